@@ -20,7 +20,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
-from mq.errors import MQError, RemotingError
+from mq.errors import InsufficientResources, MQError, RemotingError, RequestTimeout
 from mq.remoting.codec.fields import Request, encode_fields
 from mq.remoting.codec.frame import ONEWAY, Frame, FrameReader, encode
 from mq.remoting.codec.json_body import JsonBody, to_json
@@ -37,8 +37,11 @@ AT_WORK_MAX = 64  # requests of one connection in a thread pool
 TURN_COUNT = 32  # requests of one connection that the loop dispatches before it turns to the next
 CONTROL_TURN_COUNT = 8  # the same in a thread
 SENDS_TURN_COUNT = 32  # the same of oneway sends; those of one turn wait for the disk together
+ASKED_MAX = 64  # requests of the server that a client has not answered
 LARGE_SIZE = 1 << 20  # of a part of a frame, from which on the loop reads once before it turns to the next
 REQUEST_SIZE = 512  # bytes that a request counts besides those on the wire
+
+Answered = Callable[["Frame | MQError"], object]
 
 
 class Memory:
@@ -96,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._control = OrderedWork(self, CONTROL_TURN_COUNT, self._has_worked)
         self._sends = OrderedWork(self, SENDS_TURN_COUNT, self._has_worked)
         self._opaques = count(1)
-        self._asked: dict[int, Callable[[Frame | MQError], object]] = {}
+        self._asked: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
 
     def accepted(self, peer: tuple[Any, ...]) -> bool:
         """The connection of this client is accepted; False if there are too many. connection_made() calls
@@ -149,9 +152,8 @@ class Connection(asyncio.Protocol):
         self.is_closed = True
         self._transport = None
         self._is_choked = False
-        asked, self._asked = self._asked, {}
-        for answered in asked.values():
-            answered(RemotingError(f"{self.address} closed the connection", address=self.address))
+        for opaque in list(self._asked):
+            self._answer(opaque, RemotingError(f"{self.address} closed the connection", address=self.address))
         # With TLS the end of the stream comes together with what is before it, even while reading is paused.
         self._hand_on()
 
@@ -178,6 +180,11 @@ class Connection(asyncio.Protocol):
     def received_size(self) -> int:
         """Bytes of requests that are received and not answered."""
         return self._counted
+
+    @property
+    def asked_count(self) -> int:
+        """Requests of the server that the client has not answered."""
+        return len(self._asked)
 
     @property
     def unsent(self) -> int:
@@ -236,13 +243,12 @@ class Connection(asyncio.Protocol):
         frame.flags |= ONEWAY
         self._events.post(self.write, encode(frame))
 
-    def ask(
-        self, request: Request, answered: Callable[[Frame | MQError], object], body: bytes | JsonBody = b""
-    ) -> None:
-        """Send a request; the loop calls `answered` with the answer, or with an error once the connection is
-        lost. Thread-safe; there is no time limit."""
+    def ask(self, request: Request, answered: Answered, timeout: float, body: bytes | JsonBody = b"") -> None:
+        """Send a request; the loop calls `answered` with the answer, or with an error: RequestTimeout after
+        `timeout` seconds, InsufficientResources if too many requests are not answered, RemotingError once the
+        connection is lost. Thread-safe."""
         frame = self._framed(request, body)
-        self._events.post(self._ask, frame, answered)
+        self._events.post(self._ask, frame, request.NAME, answered, timeout)
 
     def write(self, data: bytes) -> None:
         """Only called by the loop."""
@@ -266,12 +272,32 @@ class Connection(asyncio.Protocol):
         content = to_json(body) if isinstance(body, JsonBody) else body
         return Frame(request.CODE, encode_fields(request), content, opaque=next(self._opaques))
 
-    def _ask(self, frame: Frame, answered: Callable[[Frame | MQError], object]) -> None:
+    def _ask(self, frame: Frame, name: str, answered: Answered, timeout: float) -> None:
         if self.is_closed:
             answered(RemotingError(f"{self.address} is not connected any more", address=self.address))
-            return
-        self._asked[frame.opaque] = answered
-        self.write(encode(frame))
+        elif len(self._asked) >= ASKED_MAX:
+            answered(
+                InsufficientResources(
+                    f"{self.described} has {len(self._asked)} requests that it has not answered: ask again"
+                    " later",
+                    resource="memory",
+                )
+            )
+        else:
+            late = RequestTimeout(
+                f"{self.described} did not answer {name} within {timeout:g} s", address=self.address
+            )
+            timer = self._events.loop.call_later(timeout, self._answer, frame.opaque, late)
+            self._asked[frame.opaque] = answered, timer
+            self.write(encode(frame))
+
+    def _answer(self, opaque: int, answer: Frame | MQError) -> None:
+        """The answer to a request of the server, or an error instead; ignored if it had one."""
+        asked = self._asked.pop(opaque, None)
+        if asked is not None:
+            answered, timer = asked
+            timer.cancel()
+            answered(answer)
 
     def _drop(self) -> None:
         """Dispatch no more requests, and drop those that have not begun, except oneway ones."""
@@ -325,9 +351,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, frame: Frame) -> None:
         if frame.is_response:
-            answered = self._asked.pop(frame.opaque, None)
-            if answered is not None:
-                answered(frame)
+            self._answer(frame.opaque, frame)
             return
         if self.is_closed and not frame.is_oneway:
             return

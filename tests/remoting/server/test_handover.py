@@ -75,6 +75,19 @@ def test_a_held_pull_does_not_claim_its_queue_again(
     assert member.owned() == []
 
 
+def test_the_share_of_a_member_that_pulls_is_not_computed(
+    server: Server, client: RawClient, queue: MessageQueue
+) -> None:
+    member, asked = member_of(server), list[str]()
+
+    def readable(topic: str) -> tuple[MessageQueue, ...]:
+        asked.append(topic)
+        return ()
+
+    member.expire(readable)
+    assert (asked, member.owned()) == ([], [queue])
+
+
 def test_a_slave_is_given_addresses_that_it_can_reach(directory: Path) -> None:
     with mq.open(directory) as store, serve(store, "0.0.0.0", 0, 0, ha_port=0) as server:
         register = RegisterBroker(

@@ -13,8 +13,8 @@ from mq.remoting.codec.bodies.consuming import QueueOffsets, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
 from mq.remoting.codec.bodies.route import KeyValues, TopicNames
-from mq.remoting.codec.fields import Request, decode_fields
-from mq.remoting.codec.frame import answer_to
+from mq.remoting.codec.fields import Request, decode_fields, encode_fields
+from mq.remoting.codec.frame import Frame, answer_to
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.brokers import GetBrokerRuntimeInfo
@@ -40,6 +40,7 @@ from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials
 from mq.remoting.server.access import AccessKeys
+from mq.remoting.server.connection import ASKED_MAX
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
 from tests.support.raw_requests import RawClient, ask, body
@@ -156,9 +157,23 @@ def test_a_consumer_that_answers_late(
     answer = ask(server, GetConsumerRunningInfo("billing", "remote-1"))
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "did not answer GET_CONSUMER_RUNNING_INFO" in answer.remark
+    [remote] = server.served.members.of_group("billing")
+    eventually(lambda: remote.connection.asked_count == 0, lambda: remote.connection.asked_count)
     late = answer_to(member.asked(GetConsumerRunningInfo), 0, body=to_json(RunningInfo()))
     member.send(late)
     assert member.ask(HeartBeat(), to_json(Heartbeat("remote-1"))).code == ResponseCode.SUCCESS
+
+
+def test_a_consumer_that_answers_nothing_is_asked_no_more_than_so_often(
+    server: Server, member: RawClient
+) -> None:
+    request = Frame(GetConsumerRunningInfo.CODE, encode_fields(GetConsumerRunningInfo("billing", "remote-1")))
+    with RawClient(server) as operator:
+        for _ in range(ASKED_MAX + 1):
+            operator.send(request)
+        answer = operator.receive()
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert f"has {ASKED_MAX} requests that it has not answered" in answer.remark
 
 
 def test_a_local_consumer_is_told_of(store: mq.Broker, server: Server) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -88,6 +88,7 @@ class RemoteMember:
         self.members_changed_at = monotonic()
         self.version_seen = -1
         self._kept: dict[MessageQueue, Kept] = {}
+        self._shares: dict[str, tuple[object, frozenset[MessageQueue]]] = {}  # with what they follow from
         self._lock = threading.Lock()
         self._has_left = False
 
@@ -134,19 +135,18 @@ class RemoteMember:
                 del self._kept[queue]
         kept.claim.release()
 
-    def expire(self, shares: Mapping[str, tuple[MessageQueue, ...]]) -> None:
-        """Release the queues that the member no longer uses. shares: by topic, its allocation since the last
-        change of members."""
+    def expire(self, readable: Callable[[str], tuple[MessageQueue, ...]]) -> None:
+        """Release the queues that the member no longer uses. readable: the queues of a topic."""
         now = monotonic()
+        has_listed = self.listed_at > self.members_changed_at and now - self.listed_at > YIELD_SECONDS
         for queue, kept in list(self._kept.items()):
             if now - kept.used_at > LEASE_SECONDS:
                 reason = f"it was not used for {LEASE_SECONDS:g} s"
-            elif kept.is_locked or queue in shares.get(queue.topic, ()):
-                continue
             elif (
-                self.listed_at > self.members_changed_at
+                not kept.is_locked
+                and has_listed
                 and kept.used_at < self.listed_at
-                and now - self.listed_at > YIELD_SECONDS
+                and queue not in self._share(queue.topic, readable(queue.topic))
             ):
                 reason = "the members have changed"
             else:
@@ -157,13 +157,16 @@ class RemoteMember:
             )
             self._drop(queue, kept)
 
-    def share(self, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
-        """The member's share of a topic's queues by RocketMQ's default allocation strategy."""
-        if not queues:
-            return ()
-        members = [(member.client_id, takes_retries(member)) for member in self.members_seen]
-        ids = sharing(queues[0].topic, members)
-        return tuple(allocate("averagely", self.group, self.client_id, queues, ids))
+    def _share(self, topic: str, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue]:
+        """The member's share of a topic's queues by RocketMQ's default allocation strategy, cached."""
+        basis = self.members_seen, queues
+        known = self._shares.get(topic)
+        if known is None or known[0] != basis:
+            members = [(member.client_id, takes_retries(member)) for member in self.members_seen]
+            ids = sharing(topic, members)
+            share = frozenset(allocate("averagely", self.group, self.client_id, queues, ids))
+            known = self._shares[topic] = basis, share
+        return known[1]
 
     def leave(self) -> None:
         """Release all queues and leave the group."""

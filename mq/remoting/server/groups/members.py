@@ -238,12 +238,8 @@ class RemoteMembers:
     def expire(self) -> None:
         """Release the queues that members no longer use."""
         for member in self.all():
-            owned = member.owned()
-            if not owned:
-                continue
             try:
-                shares = {topic: member.share(self._readable(topic)) for topic in {q.topic for q in owned}}
-                member.expire(shares)
+                member.expire(self._readable)
             except MQError as error:
                 log.debug("group %s: %s", member.group, error)
 

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from mq.api.group import Member
-from mq.errors import MessageNotFound, MQError
+from mq.errors import InsufficientResources, MessageNotFound, MQError, RequestTimeout
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.remoting.codec.bodies.consuming import ProcessQueueStatus, RunningInfo
@@ -83,15 +83,15 @@ def _hand_on(call: Call, to: Connection, request: Request, body: bytes = b"") ->
     def answered(answer: Frame | MQError) -> None:
         if isinstance(answer, Frame):
             call.answer(Reply(None, answer.body, answer.code, answer.remark))
-        else:
-            call.answer(Reply(code=ResponseCode.SYSTEM_ERROR, remark=str(answer)))
+            return
+        code = ResponseCode.SYSTEM_ERROR
+        if isinstance(answer, RequestTimeout):
+            code = ResponseCode.CONSUME_MSG_TIMEOUT
+        elif isinstance(answer, InsufficientResources):
+            code = ResponseCode.SYSTEM_BUSY
+        call.answer(Reply(code=code, remark=str(answer)))
 
-    def late() -> None:
-        remark = f"{to.described} did not answer {request.NAME} within {ANSWER_SECONDS:g} s"
-        call.answer(Reply(code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark))
-
-    to.ask(request, answered, body)
-    call.served.events.post(call.served.events.loop.call_later, ANSWER_SECONDS, late)
+    to.ask(request, answered, ANSWER_SECONDS, body)
 
 
 def _known(call: Call, group: str, member: Member) -> RunningInfo:
