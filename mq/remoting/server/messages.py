@@ -12,8 +12,9 @@ from mq.errors import MessageInvalid
 from mq.message import Message
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic
 from mq.properties import DELAY_LEVEL_MAX
+from mq.remoting.server.options import CLUSTER
 
-__all__ = ["Sent", "dead_letters_topic", "sent_message"]
+__all__ = ["REPLY_TO", "Sent", "dead_letters_topic", "sent_message"]
 
 # Properties that only brokers write. INNER_NUM, INNER_BASE and MQ_BULK would change how recovery reads the
 # record.
@@ -22,6 +23,7 @@ DROPPED: Final = frozenset(
         "INNER_NUM",
         "INNER_BASE",
         "INNER_MULTI_QUEUE_OFFSET",
+        "CLUSTER",
         "MQ_BULK",
         "REAL_TOPIC",
         "REAL_QID",
@@ -40,10 +42,11 @@ DROPPED: Final = frozenset(
     }
 )
 UNIQUE_ID_SIZE_MAX = 56
+REPLY_TO: Final = "REPLY_TO_CLIENT"  # a request for a reply: the client id of the producer that waits for it
 # Properties that need special handling.
 _UNUSUAL = frozenset(
     {"WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "PGROUP"}
-    | {"UNIQ_KEY", "DEDUP_KEY"}
+    | {"UNIQ_KEY", "DEDUP_KEY", REPLY_TO}
 )
 
 
@@ -79,6 +82,9 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
                 continue
             elif name == "PGROUP":
                 continue  # The half message gets this property from the request.
+            elif name == REPLY_TO:
+                # RocketMQ's brokers add it to every message; the consumer finds the topic of replies by it.
+                kept.append(f"CLUSTER\x01{CLUSTER}")
             elif name == "WAIT":
                 if value.lower() != "false":
                     continue

@@ -7,9 +7,10 @@ from typing import Final
 
 from mq.remoting.codec.frame import FRAME_SIZE_MAX
 
-__all__ = ["CLUSTER", "Limits"]
+__all__ = ["CLUSTER", "REPLY_TOPIC", "Limits"]
 
 CLUSTER: Final = "DefaultCluster"  # the name of the cluster that clients and operators see
+REPLY_TOPIC: Final = CLUSTER + "_REPLY_TOPIC"  # whose name clients make of the cluster's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

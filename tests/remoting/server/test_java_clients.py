@@ -152,6 +152,14 @@ def test_transactions_end_and_are_asked_about(store: mq.LocalBroker, java: JavaC
     assert [message.body for message in java.asked("banking", 1, WAIT)][:1] == [b"later"]
 
 
+def test_a_request_gets_its_reply(store: mq.LocalBroker, java: JavaClients) -> None:
+    store.create_topic("orders", 1)
+    java.reply("answering", "orders")
+    assert [java.request("orders", body) for body in (b"one", b"two")] == [b"oneone", b"twotwo"]
+    replies = [m.body for q in store.topic("DefaultCluster_REPLY_TOPIC").queues for m in q.read(0).messages]
+    assert replies == [b"oneone", b"twotwo"]
+
+
 def test_java_pulls_seeks_and_commits(store: mq.LocalBroker, java: JavaClients) -> None:
     topic = store.create_topic("orders", 1)
     for number in range(5):

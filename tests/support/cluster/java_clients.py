@@ -139,6 +139,14 @@ class JavaClients(JavaProcess):
         """Without an answer."""
         self.ask("producer.send_oneway", topic=topic, body=_text(body), **members)
 
+    def request(self, topic: str, body: bytes, **members: Any) -> bytes:
+        """The body of the reply to a message: see reply()."""
+        return base64.b64decode(self.ask("producer.request", topic=topic, body=_text(body), **members))
+
+    def reply(self, group: str, topic: str) -> None:
+        """Starts a consumer that replies to each message by its body, twice over."""
+        self.ask("producer.reply", group=group, topic=topic)
+
     def recall(self, topic: str, handle: str, **members: Any) -> str:
         """The unique id of the message that does not come any more. 5.3 alone."""
         return str(self.ask("producer.recall", topic=topic, handle=handle, **members))

@@ -49,6 +49,7 @@ class RemoteMembers:
         self._of: Final[dict[tuple[Connection, str], RemoteMember]] = {}
         self._by_client: Final[dict[tuple[str, str], RemoteMember]] = {}
         self._producers: Final[dict[str, dict[Connection, str]]] = {}
+        self._producers_by_client: Final[dict[str, Connection]] = {}
 
     def of(self, connection: Connection, group: str) -> RemoteMember | None:
         """The member of a group at the other end of a connection."""
@@ -63,6 +64,10 @@ class RemoteMembers:
     def producers(self, group: str) -> list[tuple[Connection, str]]:
         """Connections and client ids of the producers of a group."""
         return list(self._producers.get(group, {}).items())
+
+    def producer(self, client_id: str) -> Connection | None:
+        """The connection of the producer with this client id."""
+        return self._producers_by_client.get(client_id)
 
     def producer_table(self) -> dict[str, list[Connection]]:
         """The connections of all producers, by group."""
@@ -86,6 +91,10 @@ class RemoteMembers:
                 check_group(producer.group_name)
                 with self._lock:
                     self._producers.setdefault(producer.group_name, {})[connection] = heartbeat.client_id
+                    known = self._producers_by_client.get(heartbeat.client_id)
+                    # Its replies are for nobody else: another key may not take them over.
+                    if known is None or known.is_closed or known.access_key == connection.access_key:
+                        self._producers_by_client[heartbeat.client_id] = connection
         for data in heartbeat.consumer_data_set:
             try:
                 self._heard(connection, heartbeat.client_id, data)
@@ -184,20 +193,29 @@ class RemoteMembers:
     def unregister(self, connection: Connection, client_id: str, producer: str, consumer: str) -> None:
         """Handle a client that has closed a producer or a consumer."""
         if producer:
-            with self._lock:
-                self._producers.get(producer, {}).pop(connection, None)
-                if not self._producers.get(producer):
-                    self._producers.pop(producer, None)
+            self._remove_producer(connection, producer)
         if consumer:
             member = self._by_client.get((client_id, consumer))
             if member is not None:
                 self._leave(member)
 
+    def _remove_producer(self, connection: Connection, group: str) -> None:
+        with self._lock:
+            found = self._producers.get(group, {})
+            client_id = found.pop(connection, None)
+            if client_id is None:
+                return
+            if not found:
+                del self._producers[group]
+            is_left = any(each.get(connection) == client_id for each in self._producers.values())
+            if not is_left and self._producers_by_client.get(client_id) is connection:
+                del self._producers_by_client[client_id]
+
     def lost(self, connection: Connection) -> None:
         """Handle a lost connection. Must not be called by the loop."""
         with self._lock:
             for group in list(self._producers):
-                self.unregister(connection, "", group, "")
+                self._remove_producer(connection, group)
             members = [member for (each, _), member in self._of.items() if each is connection]
         for member in members:
             self._leave(member)

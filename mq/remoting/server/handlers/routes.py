@@ -28,7 +28,7 @@ from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute, Ge
 from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers
-from mq.remoting.server.options import CLUSTER
+from mq.remoting.server.options import CLUSTER, REPLY_TOPIC
 from mq.remoting.server.replies import Refusal, Reply
 from mq.remoting.server.served import Served
 
@@ -49,6 +49,10 @@ def route(request: GetRoute, call: Call) -> Reply:
     if not counts and group != request.topic and group in call.served.broker.groups():
         call.served.members.have_retry_topic(group)
         counts = queue_counts(call.served, request.topic)
+    if not counts and request.topic == REPLY_TOPIC:
+        # Which no client makes by sending to it.
+        call.served.broker.create_topic(REPLY_TOPIC, 1)
+        counts = queue_counts(call.served, REPLY_TOPIC)
     if not counts and request.topic == TRACE_TOPIC:
         # A client that asks for the template, too, may be closed before its trace is sent.
         counts = queue_counts(call.served, TEMPLATE_TOPIC)

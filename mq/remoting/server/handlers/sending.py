@@ -1,36 +1,51 @@
-"""Storing messages: one, several, halves of transactions.
+"""Storing messages: one, several, halves of transactions; and replies.
 
-RocketMQ: broker/processor/SendMessageProcessor.java.
+A message of Producer.request() names the client id of the producer that waits. Its consumer sends the reply
+to the broker, which pushes it to that producer, and answers once the producer has. The reply is stored as
+well, in a topic for all replies, where operators find it.
+
+RocketMQ: broker/processor/SendMessageProcessor.java, ReplyMessageProcessor.java.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from typing import Final
 
 from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult
-from mq.errors import MessageInvalid, MessageTooLarge, TopicNotFound
+from mq.errors import MessageInvalid, MessageTooLarge, MQError, TopicNotFound
 from mq.names import RETRY_PREFIX
+from mq.properties import decode
 from mq.remoting.codec.batch import decode_batch
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.requests.pushed import PushReplyMessage
 from mq.remoting.codec.requests.sending import (
     SendAnswer,
     SendBatchMessage,
     SendFields,
     SendMessage,
     SendMessageV2,
+    SendReplyMessage,
+    SendReplyMessageV2,
 )
+from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers, Lane
-from mq.remoting.server.messages import dead_letters_topic, sent_message
-from mq.remoting.server.replies import Reply
+from mq.remoting.server.messages import REPLY_TO, Sent, dead_letters_topic, sent_message
+from mq.remoting.server.replies import Refusal, Reply
 
-__all__ = ["ALWAYS", "handlers"]
+__all__ = ["handlers"]
 
 handlers = Handlers()
 
+log = logging.getLogger("mq.remoting")
+
 # Java's client reads the first from every answer, also of a send that failed.
 ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-COMPRESSION = 0x701  # bits of sys_flag that say whether and how the body is compressed
+COMPRESSION: Final = 0x701  # bits of sys_flag that say whether and how the body is compressed
+REPLY_SECONDS = 10.0  # for the producer that gets a reply; RocketMQ's figure
 RETRIES_MAX = 16  # of a group, where its consumer does not say
 
 
@@ -115,3 +130,72 @@ def _is_last(request: SendFields) -> bool:
     """Whether a consumer has tried as often as it will."""
     limit = RETRIES_MAX if request.max_reconsume_times is None else request.max_reconsume_times
     return (request.reconsume_times or 0) >= (RETRIES_MAX if limit < 0 else limit)
+
+
+@handlers.on(SendReplyMessageV2, SendReplyMessage, lane=Lane.HOT, always=ALWAYS)
+def send_reply(request: SendFields, call: Call) -> None:
+    served, body = call.served, call.frame.body
+    sent = sent_message(request.topic, body, request.flag, request.properties or "")
+    if len(body) > served.broker.message_size_max:
+        raise MessageTooLarge(len(body), served.broker.message_size_max)
+    client_id = decode((request.properties or "").encode()).get(REPLY_TO)
+    if not client_id:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO}] is null")
+    done = _store_reply(request, call, sent)
+    producer = served.members.producer(client_id)
+    if producer is None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"push reply message fail, channel of <{client_id}> not found: no producer of this client id is"
+            " connected to this server",
+        )
+
+    def answered(answer: Frame | MQError) -> None:
+        if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
+            call.answer(done)
+            return
+        reason = answer.remark if isinstance(answer, Frame) else answer
+        remark = f"push reply message to {client_id} fail: {reason}"
+        call.answer(Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    producer.ask(_pushed(request, call), answered, REPLY_SECONDS, body)
+
+
+def _store_reply(request: SendFields, call: Call, sent: Sent) -> Reply:
+    """Store the reply, without waiting for the disk. The answer if it is delivered, which it is even if it
+    cannot be stored."""
+    served = call.served
+    try:
+        queue = _queue(request, call, request.topic)
+        while True:
+            append = served.oneway_appender(queue)
+            flags = request.sys_flag & COMPRESSION
+            result = append(sent.message, call.frame.body, flags, sent.unique_id or None)
+            if result is not None:
+                return stored(call, result, None)
+            served.forget_appenders()
+    except (MQError, OSError) as error:
+        log.warning("a reply of %s is not stored: %s", call.connection.address, error)
+        return Reply(SendAnswer("0", max(request.queue_id, 0), 0))
+
+
+def _pushed(request: SendFields, call: Call) -> PushReplyMessage:
+    """What the producer is sent."""
+    now_ms = time.time_ns() // 1_000_000
+    properties = (request.properties or "").rstrip("\x02")
+    return PushReplyMessage(
+        request.producer_group,
+        request.topic,
+        request.default_topic,
+        request.default_topic_queue_nums,
+        request.queue_id,
+        request.sys_flag,
+        request.born_timestamp,
+        request.flag,
+        born_host=call.connection.address,
+        store_host=call.served.address(call.connection),
+        store_timestamp=now_ms,
+        properties=f"{properties}\x02PUSH_REPLY_TIME\x01{now_ms}\x02",
+        reconsume_times=request.reconsume_times,
+        unit_mode=request.unit_mode,
+    )

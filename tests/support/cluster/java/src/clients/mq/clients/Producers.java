@@ -3,6 +3,7 @@ package mq.clients;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -10,6 +11,7 @@ import java.util.concurrent.CompletableFuture;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
@@ -24,6 +26,7 @@ final class Producers {
     private final Map<String, DefaultMQProducer> plain = new HashMap<>();
     private final Map<String, Transactional> transactional = new HashMap<>();
     private final Map<String, Load> loads = new HashMap<>();
+    private final List<Replying> replying = new ArrayList<>();
 
     Producers(Connecting connecting) {
         this.connecting = connecting;
@@ -38,6 +41,11 @@ final class Producers {
             case "send_batch" -> sendBatch(request);
             case "send_oneway" -> {
                 of(request).sendOneway(Messages.of(request));
+                yield null;
+            }
+            case "request" -> Base64.getEncoder().encodeToString(requested(request).getBody());
+            case "reply" -> {
+                replying.add(new Replying(connecting, request));
                 yield null;
             }
             case "recall" -> Versions.recall(of(request), request.getString("topic"), request.getString("handle"));
@@ -116,6 +124,25 @@ final class Producers {
             answers.add(Messages.facts(future.get()));
         }
         return answers;
+    }
+
+    /** The reply. By a callback: the call that waits for it returns in 5.3 as soon as the request is sent. */
+    private Message requested(JSONObject request) throws Exception {
+        CompletableFuture<Message> reply = new CompletableFuture<>();
+        of(request).request(Messages.of(request), new RequestCallback() {
+            @Override
+            public void onSuccess(Message message) {
+                if (message != null) { // It is also called, without one, once the request is sent.
+                    reply.complete(message);
+                }
+            }
+
+            @Override
+            public void onException(Throwable failed) {
+                reply.completeExceptionally(failed);
+            }
+        }, Connecting.PATIENCE_MS);
+        return reply.get();
     }
 
     private Object sendBatch(JSONObject request) throws Exception {
