@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Final
 
@@ -12,8 +13,12 @@ __all__ = [
     "Language",
     "language_of",
     "version_name",
+    "version_of",
 ]
 
+_RELEASE = re.compile(r"([45])\.(\d{1,2})\.(\d)(-SNAPSHOT)?", re.ASCII)
+OLD: Final = " (before 4.0)"
+_FIRST: Final = {5: 413, 4: 213}  # the release x.0.0
 # Each release has two numbers, its snapshot's and its own. This client claims 5.3.3: a broker that shuts down
 # sends GO_AWAY to versions over 475.
 VERSION: Final = 479
@@ -51,8 +56,17 @@ def language_of(told: object) -> Language:
 
 def version_name(version: int) -> str:
     """A RocketMQ version as text. From 4.0 on, a minor version has ten releases of two numbers each."""
-    for major, first in ((5, 413), (4, 213)):
+    for major, first in _FIRST.items():
         if version >= first - 1:
             minor, rest = divmod(version - first + 1, 20)
             return f"{major}.{minor}.{rest // 2}" + ("" if rest % 2 else "-SNAPSHOT")
-    return f"{version} (before 4.0)"
+    return f"{version}{OLD}"
+
+
+def version_of(name: str) -> int:
+    """The RocketMQ version with this name; 0 if there is none."""
+    if found := _RELEASE.fullmatch(name):
+        major, minor, patch = (int(found[number]) for number in (1, 2, 3))
+        return _FIRST[major] + 20 * minor + 2 * patch - bool(found[4])
+    number = name.removesuffix(OLD)
+    return int(number) if number != name and number.isdecimal() and len(number) < 5 else 0

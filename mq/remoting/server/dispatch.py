@@ -149,4 +149,8 @@ def _unknown(served: Served, frame: Frame) -> Reply:
     except Refusal as error:
         return refused(error, frame)
     remark = f" request type {frame.code} not supported"
+    if frame.code in Request.TABLE:
+        remark += (
+            f": mq.remoting.serve has no answer to {Request.TABLE[frame.code].NAME}, see docs/serving.md"
+        )
     return Reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

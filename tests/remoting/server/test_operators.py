@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import mq
 from mq.remoting import serve
-from mq.remoting.codec.bodies.consuming import QueueOffsets, RunningInfo
+from mq.remoting.codec.bodies.consuming import ConsumerConnections, QueueOffsets, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
 from mq.remoting.codec.bodies.route import KeyValues, TopicNames
+from mq.remoting.codec.bodies.settings import GroupSettings, GroupSettingsList, GroupTable
 from mq.remoting.codec.fields import Request, decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame, answer_to
 from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.language import Language, version_name, version_of
 from mq.remoting.codec.records import decode_records
+from mq.remoting.codec.requests import requests
 from mq.remoting.codec.requests.brokers import GetBrokerRuntimeInfo
-from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.requests.groups import (
+    DeleteGroup,
+    GetAllGroups,
+    GetGroup,
+    HeartBeat,
+    UpdateGroup,
+    UpdateGroups,
+)
 from mq.remoting.codec.requests.name_servers import (
     DeleteKeyValue,
     GetKeyValue,
@@ -33,6 +45,7 @@ from mq.remoting.codec.requests.pushed import ConsumeMessageDirectly, GetConsume
 from mq.remoting.codec.requests.statistics import (
     GetAllProducers,
     GetBrokerConsumeStats,
+    GetConsumerConnections,
     QueryConsumeTimeSpan,
     ViewBrokerStats,
 )
@@ -41,6 +54,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials
 from mq.remoting.server.access import AccessKeys
 from mq.remoting.server.connection import ASKED_MAX
+from mq.remoting.server.handlers import ALL
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
 from tests.support.raw_requests import RawClient, ask, body
@@ -238,3 +252,68 @@ def test_a_group_is_found_by_its_retry_topic(store: mq.Broker, server: Server) -
     found = body(TopicNames, ask(server, GetTopicList())).topic_list
     assert found == ("%RETRY%billing", "%RETRY%shipping", "orders")
     assert store.group("billing").lag("orders") == 1
+
+
+def test_a_client_of_another_server_is_shown_as_what_it_is(store: mq.Broker, server: Server) -> None:
+    store.create_topic("orders", 1)
+    group = ConsumerGroup("billing", subscription_data_set=(SubscriptionData("orders", "*"),))
+    with serve(store, port=0, namesrv_port=0) as other, RawClient(other) as client:
+        content = to_json(Heartbeat("remote-1", consumer_data_set=(group,)))
+        client.send(Frame(HeartBeat.CODE, {}, content, language=Language.GO, version=409))
+        while not client.receive().is_response:
+            pass
+        [shown] = body(ConsumerConnections, ask(server, GetConsumerConnections("billing"))).connection_set
+        [there] = body(ConsumerConnections, ask(other, GetConsumerConnections("billing"))).connection_set
+        assert (shown.language, shown.version) == ("GO", 409)
+        assert shown == there
+        info = body(RunningInfo, ask(server, GetConsumerRunningInfo("billing", "remote-1")))
+        assert info.properties["PROP_CLIENT_VERSION"] == "V4_9_8"
+
+
+@pytest.mark.parametrize("version", [0, 63, 211, 212, 213, 232, 409, 412, 413, 478, 479])
+def test_a_version_is_found_by_its_name(version: int) -> None:
+    assert version_of(version_name(version)) == version
+
+
+def group_body(**members: object) -> bytes:
+    return to_json(GroupSettings("billing", **members))  # type: ignore[arg-type]  # of what is tested
+
+
+def test_a_group_is_made_by_its_settings(store: mq.Broker, server: Server) -> None:
+    assert ask(server, GetGroup("billing")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for _ in range(2):
+        answer = ask(server, UpdateGroup(), content=group_body(broker_id=1, consume_timeout_minute=5))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert store.groups() == ["billing"]
+    assert list(body(GroupTable, ask(server, GetAllGroups())).subscription_group_table) == ["billing"]
+    assert body(GroupSettings, ask(server, GetGroup("billing"))) == GroupSettings("billing")
+    content = to_json(GroupSettingsList((GroupSettings("billing"), GroupSettings("shipping"))))
+    assert ask(server, UpdateGroups(), content=content).code == ResponseCode.SUCCESS
+    assert store.groups() == ["billing", "shipping"]
+
+
+@pytest.mark.parametrize("members", [{"consume_enable": False}, {"retry_max_times": 3}])
+def test_settings_that_no_group_has_are_refused(
+    store: mq.Broker, server: Server, members: dict[str, object]
+) -> None:
+    answer = ask(server, UpdateGroup(), content=group_body(**members))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert next(iter(members)) in answer.remark
+    assert store.groups() == []
+
+
+def test_requests_without_an_answer_are_refused_by_name(server: Server) -> None:
+    answer = ask(server, DeleteGroup("billing"))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "request type 207 not supported" in answer.remark
+    assert "DELETE_SUBSCRIPTIONGROUP" in answer.remark
+
+
+def test_the_documents_list_all_requests() -> None:
+    text = (Path(mq.__file__).parents[1] / "docs" / "serving.md").read_text()
+    answered, refused = text[text.index("## Request codes") :].split("| not answered")
+    rows = [line for line in answered.splitlines() if line.startswith("| ")]
+    assert {int(code) for code in re.findall(r"\b\d{2,}\b", "".join(rows))} == ALL.by_code.keys()
+    codes = re.findall(r"\b\d{2,}\b", "".join(re.findall(r"^\|[^|]+\|", refused, re.MULTILINE)))
+    to_clients = {39, 40, 220, 221, 326}
+    assert {int(code) for code in codes} == requests().keys() - ALL.by_code.keys() - to_clients

@@ -1,8 +1,8 @@
 """What each request does: one table of all handlers.
 
-routes.py    name server: where topics are          sending.py   storing messages
+routes.py    name server: where topics are          sending.py   storing messages, replies
 offsets.py   ends of queues, offsets of groups      pulling.py   pulls, and pulls that wait
-groups.py    heartbeats, members                    locks.py     queues for consumption in order
+groups.py    heartbeats, members, settings          locks.py     queues for consumption in order
 queries.py   messages by id and by key              topics.py    making and deleting topics
 send_backs.py   what a consumer failed to consume   transactions.py   how transactions end
 standby.py   what replicas ask   broker_state.py   settings and figures of the broker

@@ -20,11 +20,12 @@ from mq.remoting.codec.bodies.consuming import ProcessQueueStatus, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumeType
 from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.language import version_name
 from mq.remoting.codec.requests.pushed import ConsumeMessageDirectly, GetConsumerRunningInfo
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.connection import Connection
 from mq.remoting.server.dispatch import Call, Handlers
-from mq.remoting.server.handlers.groups import subscription_data
+from mq.remoting.server.handlers.groups import connection_of, is_remote, subscription_data
 from mq.remoting.server.replies import Refusal, Reply
 
 __all__ = ["handlers"]
@@ -107,12 +108,15 @@ def _known(call: Call, group: str, member: Member) -> RunningInfo:
                     last_pull_timestamp=0 if state.reason else now_ms,
                     last_consume_timestamp=0 if state.reason else now_ms,
                 )
+    version = "mq"
+    if is_remote(member):
+        version = "V" + re.sub("[.-]", "_", version_name(connection_of(member).version))
     kind = ConsumeType.PUSH if member.consume_type == "push" else ConsumeType.PULL
     properties = {
         "PROP_CONSUME_TYPE": kind.value,
         "PROP_CONSUMEORDERLY": str(member.ordered).lower(),
         "PROP_CONSUMER_START_TIMESTAMP": str(member.since_ms),
-        "PROP_CLIENT_VERSION": "mq",
+        "PROP_CLIENT_VERSION": version,
         "PROP_NAMESERVER_ADDR": "",
         "PROP_THREADPOOL_CORE_SIZE": "0",
     }

@@ -1,25 +1,37 @@
-"""Heartbeats, and the members of a group.
+"""Heartbeats, the members of a group, and its settings.
 
-RocketMQ: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java.
+mq has one setting for all groups, which is that of a new group of RocketMQ. RocketMQ's tools make a group by
+its settings. Here a group exists once it has a member or an offset: the request gives it an offset of its
+retry topic.
+
+RocketMQ: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java,
+AdminBrokerProcessor.java (updateAndCreateSubscriptionGroup).
 """
 
 from __future__ import annotations
 
+import re
 from time import monotonic
+from typing import Final
 
 from mq.api.group import Member, Subscription
+from mq.errors import NotSupported
 from mq.filter.tags import parse, tag_hash
-from mq.names import check_group
+from mq.names import RETRY_PREFIX, check_group
 from mq.remoting.codec.bodies.consuming import Connection, ConsumerConnections, ConsumerIds
 from mq.remoting.codec.bodies.heartbeat import ClientCheck, ConsumeFrom, ConsumeType, Heartbeat, MessageModel
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
-from mq.remoting.codec.language import VERSION, Language
+from mq.remoting.codec.bodies.settings import GroupSettings, GroupSettingsList
+from mq.remoting.codec.language import VERSION, Language, version_of
 from mq.remoting.codec.requests.groups import (
     CheckClientConfig,
     GetConsumerList,
+    GetGroup,
     HeartBeat,
     HeartBeatAnswer,
     UnregisterClient,
+    UpdateGroup,
+    UpdateGroups,
 )
 from mq.remoting.codec.requests.statistics import GetConsumerConnections
 from mq.remoting.codec.response_codes import ResponseCode
@@ -27,9 +39,19 @@ from mq.remoting.server.dispatch import Call, Handlers
 from mq.remoting.server.groups.members import selection_of
 from mq.remoting.server.replies import DONE, Refusal, Reply
 
-__all__ = ["handlers", "subscription_data"]
+__all__ = ["connection_of", "handlers", "is_remote", "subscription_data"]
 
 handlers = Handlers()
+
+DESCRIBED: Final = re.compile(r"(\S+) \(([A-Z_]+), (.+)\)")  # mq.remoting.server.connection: described
+# The others have no effect in RocketMQ, or only where there are slaves or pop consumers.
+FIXED: Final = (
+    "consume_enable",
+    "consume_broadcast_enable",
+    "notify_consumer_ids_changed_enable",
+    "retry_queue_nums",
+    "retry_max_times",
+)
 
 
 @handlers.on(HeartBeat)
@@ -79,8 +101,7 @@ def connections(request: GetConsumerConnections, call: Call) -> Reply:
     for member in members:
         here = remote.get(member.client_id)
         if here is None:
-            local = Connection(member.client_id, f"{member.host}:{member.pid}", Language.PYTHON.name, VERSION)
-            found.append(local)
+            found.append(connection_of(member))
             continue
         at = here.connection
         found.append(Connection(member.client_id, at.address, at.language.name, at.version))
@@ -100,6 +121,18 @@ def connections(request: GetConsumerConnections, call: Call) -> Reply:
     )
 
 
+def is_remote(member: Member) -> bool:
+    """Whether the member is a client of a server, this one or another."""
+    return DESCRIBED.fullmatch(member.host) is not None
+
+
+def connection_of(member: Member) -> Connection:
+    """A member that is not connected to this server: it is a local one, or another server's."""
+    if found := DESCRIBED.fullmatch(member.host):
+        return Connection(member.client_id, found[1], found[2], version_of(found[3]))
+    return Connection(member.client_id, f"{member.host}:{member.pid}", Language.PYTHON.name, VERSION)
+
+
 def subscription_data(subscription: Subscription, member: Member) -> SubscriptionData:
     """A subscription as RocketMQ's tools read it."""
     wanted = parse(subscription.expression) if subscription.kind == "TAG" else None
@@ -112,3 +145,44 @@ def subscription_data(subscription: Subscription, member: Member) -> Subscriptio
         tuple(map(tag_hash, tags)),
         member.since_ms,
     )
+
+
+@handlers.on(UpdateGroup)
+def make(_: UpdateGroup, call: Call) -> Reply:
+    _make(call, call.body(GroupSettings))
+    return DONE
+
+
+@handlers.on(UpdateGroups)
+def make_all(_: UpdateGroups, call: Call) -> Reply:
+    for settings in call.body(GroupSettingsList).group_config_list:
+        _make(call, settings)
+    return DONE
+
+
+@handlers.on(GetGroup)
+def settings(request: GetGroup, call: Call) -> Reply:
+    check_group(request.group)
+    if request.group not in call.served.broker.groups():
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group config not exist: {request.group}"
+        )
+    return Reply(body=GroupSettings(request.group))
+
+
+def _make(call: Call, settings: GroupSettings) -> None:
+    """Raises NotSupported for settings that mq does not have."""
+    group, broker = settings.group_name, call.served.broker
+    check_group(group)
+    own = GroupSettings(group)
+    for name in FIXED:
+        wanted, has = getattr(settings, name), getattr(own, name)
+        if wanted != has:
+            raise NotSupported(
+                f"{name} of group {group} cannot be {wanted}: it is {has} for every group of a served store;"
+                " set it in the consumers, as far as they can"
+            )
+    if group not in broker.groups():
+        call.served.members.have_retry_topic(group)
+        queues = broker.readable(RETRY_PREFIX + group)
+        broker.consumer_groups.reset(group, {queue: broker.min_offset(queue) for queue in queues})
