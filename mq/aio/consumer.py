@@ -118,7 +118,7 @@ class Consumer(PollingConsumer):
                 await asyncio.gather(*self._workers, return_exceptions=True)
                 self._workers.clear()
                 if self._is_closed:
-                    self._end(failed=False)
+                    uninterrupted(lambda: self._end(failed=False))
                 else:
                     with self._lock.entered():
                         self._loop.put_back()

@@ -19,6 +19,7 @@ from mq.api.waiter import Versioned
 from mq.client.engine.poll_loop import Position
 from mq.errors import MQError
 from mq.threads import start
+from mq.uninterrupted import uninterrupted
 
 waiters: dict[Broker, WaiterThread] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
@@ -101,12 +102,9 @@ class WaiterThread:
 
     async def wait(self, request: Request) -> None:
         """Until there is something to do for the caller."""
+        if self._thread is None:
+            uninterrupted(self._start)  # Two of them would use one waiter.
         with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
-                start(thread)
-                self._thread = thread
-                atexit.register(self._end)
             self._requests.append(request)
             self._wake_up()
             self._changed.notify_all()
@@ -116,6 +114,14 @@ class WaiterThread:
             with self._lock:
                 if request in self._requests:
                     self._requests.remove(request)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
+                start(thread)
+                self._thread = thread
+                atexit.register(self._end)
 
     def _wake_up(self) -> None:
         if self._looked_at:

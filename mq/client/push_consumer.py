@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -109,7 +110,8 @@ class PushConsumer:
         )
         self.group: Final = group
         self._broker = broker
-        self._changing = threading.Lock()  # guards what follows
+        # Guards what follows. Never taken in the main thread: a signal handler may call any method.
+        self._changing = threading.Lock()
         self._deliveries: dict[str, Delivery] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
@@ -172,15 +174,7 @@ class PushConsumer:
 
     def unsubscribe(self, topic: str) -> None:
         """Have no more messages of a topic; its queues are given up once their listeners have ended."""
-        with self._changing:
-            self._check_usable()
-            kept = {name: each for name, each in self._subscriptions.items() if name != topic}
-            if self._membership is not None:
-                self._membership.subscribe(sorted(kept.values()))
-            self._subscriptions = kept
-            self._deliveries.pop(topic, None)
-        if self._loop is not None:
-            self._loop.look_again()
+        uninterrupted(partial(self._unsubscribe, topic))
 
     def start(self) -> None:
         """Join the group and begin to consume. Raises SubscriptionConflict, GroupInvalid, and what the
@@ -252,11 +246,11 @@ class PushConsumer:
     def suspend(self) -> None:
         """Call no listener from now on, until resume(); those that run go on. The queues stay this
         consumer's."""
-        self._set_suspended(True)
+        uninterrupted(partial(self._set_suspended, True))
 
     def resume(self) -> None:
         """Go on after suspend()."""
-        self._set_suspended(False)
+        uninterrupted(partial(self._set_suspended, False))
 
     @handed_over
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -289,6 +283,20 @@ class PushConsumer:
         Signals are taken care of in the main thread only. Their handlers are put back before listeners are
         waited for: a second signal does what it always did.
         """
+        before: dict[signal.Signals, Any] = {}
+        try:
+            try:
+                self._run(before)
+            finally:
+                _set_handlers(before)
+                if self._loop is not None:
+                    self.close()
+        except BaseException:
+            _set_handlers(before)  # An interrupt may have come where they were put back.
+            raise
+
+    def _run(self, before: dict[signal.Signals, Any]) -> None:
+        """Until a signal, or close(). `before` gets the handlers to put back."""
         open_lock = threading.Lock()
         open_lock.acquire()
 
@@ -296,22 +304,16 @@ class PushConsumer:
             if open_lock.locked():
                 open_lock.release()
 
-        before: dict[signal.Signals, Any] = {}
-        try:
-            # First of all: a signal may come as soon as the first message is handled.
-            if threading.current_thread() is threading.main_thread():
-                for signaled in (signal.SIGINT, signal.SIGTERM):
-                    before[signaled] = signal.signal(signaled, open_gate)
-            if self._loop is None:
-                self.start()
-            assert self._loop is not None
-            self._loop.when_closed(open_gate)
-            open_lock.acquire()
-        finally:
-            for signaled, handler in before.items():
-                signal.signal(signaled, handler)
-            if self._loop is not None:
-                self.close()
+        # First of all: a signal may come as soon as the first message is handled.
+        if threading.current_thread() is threading.main_thread():
+            for signaled in (signal.SIGINT, signal.SIGTERM):
+                before[signaled] = signal.getsignal(signaled)
+                signal.signal(signaled, open_gate)
+        if self._loop is None:
+            self.start()
+        assert self._loop is not None
+        self._loop.when_closed(open_gate)
+        open_lock.acquire()
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are this consumer's now; those that it is giving up are not among them."""
@@ -335,6 +337,9 @@ class PushConsumer:
     ) -> None:
         check_listener(listener, awaits=False)
         delivery = Delivery(wanted.topic, selection, listener, batch_size, self._options.ordered)
+        uninterrupted(partial(self._add, wanted, delivery))
+
+    def _add(self, wanted: Subscription, delivery: Delivery) -> None:
         with self._changing:
             self._check_usable()
             subscriptions = {**self._subscriptions, wanted.topic: wanted}
@@ -348,6 +353,17 @@ class PushConsumer:
         if self._loop is not None:
             self._loop.look_again()
 
+    def _unsubscribe(self, topic: str) -> None:
+        with self._changing:
+            self._check_usable()
+            kept = {name: each for name, each in self._subscriptions.items() if name != topic}
+            if self._membership is not None:
+                self._membership.subscribe(sorted(kept.values()))
+            self._subscriptions = kept
+            self._deliveries.pop(topic, None)
+        if self._loop is not None:
+            self._loop.look_again()
+
     def _set_suspended(self, is_suspended: bool) -> None:
         with self._changing:
             self._check_usable()
@@ -358,3 +374,8 @@ class PushConsumer:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise BrokerClosed("this consumer is closed: make another")
+
+
+def _set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for signaled, handler in handlers.items():
+        signal.signal(signaled, handler)

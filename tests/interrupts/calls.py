@@ -24,13 +24,21 @@ from tests.interrupts.consumer_calls import (
     Call,
     administrated,
     asynchronous,
+    asynchronous_batch,
+    asynchronous_loop,
+    asynchronous_run,
     broadcast,
+    evicted,
+    iterated,
+    managed,
     once,
     once_cleared,
     polled,
     pushed,
+    ran,
     sought,
     states,
+    subscribed_anew,
     worked,
 )
 from tests.support import assigned
@@ -81,6 +89,20 @@ def producers(broker: LocalBroker) -> Call:
 def batch(broker: LocalBroker) -> Call:
     producer = mq.Producer(broker)
     return lambda number: producer.send_batch([mq.Message("orders", b"%d" % number)] * 3)
+
+
+def batch_taken_apart(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker)
+    producer.before_send.append(lambda _message, _queue: None)
+    producer.after_send.append(lambda *_: None)
+
+    def send(number: int) -> None:
+        message = mq.Message("orders", b"%d" % number)
+        assert not producer.has_dedup_window
+        assert producer.send(message.without_wait()).msg_id
+        assert len(producer.send_batch([message] * 3).split()) == 3
+
+    return send
 
 
 def keyed(broker: LocalBroker) -> Call:
@@ -154,6 +176,35 @@ def read(broker: LocalBroker) -> Call:
     return lambda _number: broker.topic("orders").queues[0].read(0)
 
 
+def read_as_columns(broker: LocalBroker) -> Call:
+    broker.topic("orders").send(b"read", shard_key=0)
+    (queue,) = [queue for queue in broker.topic("orders").queues if queue.max_offset]
+    return lambda _number: queue.read_arrow(0)
+
+
+def scanned(broker: LocalBroker) -> Call:
+    """What Spark does with a topic."""
+    broker.topic("orders").send(b"read", shard_key=0)
+    (end, queue) = max((queue.max_offset, queue.message_queue) for queue in broker.topic("orders").queues)
+    scan, bulk = broker.bulk.scan(queue, ("body", "keys")), broker.bulk
+
+    def read(_number: int) -> None:
+        assert scan.read(0, end, 10, 1 << 20).next_offset
+        assert bulk.scan(queue, ("body",)).read(0, end, 10, 1 << 20).next_offset
+        assert bulk.limits([queue])[1][0]
+        bulk.wait({queue: 0}, PATIENCE)
+        assert bulk.fit(queue, 0, end, bulk.size_max)[0]
+        assert bulk.first_not_indexed(queue, 0, end) <= end
+        assert bulk.topic_begin("orders") >= 0
+        assert len(bulk.queues_to_write("orders")) == 2
+        delays = bulk.delay_queues
+        assert delays.delay_max_ms > delays.precision_ms
+        assert delays.level(delays.levels) != delays.timed
+        bulk.release()
+
+    return read
+
+
 def flushed(broker: LocalBroker) -> Call:
     topic = broker.topic("orders")
 
@@ -208,6 +259,21 @@ def transacted(broker: LocalBroker) -> Call:
     return send
 
 
+def decided(broker: LocalBroker) -> Call:
+    """Transactions that are decided within their with statement."""
+    producer = mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.ROLLBACK)
+    ways = mq.Transaction.commit, mq.Transaction.rollback, mq.Transaction.unknown
+
+    def decide(_number: int) -> None:
+        for way in ways:
+            with producer.begin(mq.Message("orders", b"of a transaction")) as transaction:
+                way(transaction)
+        with suppress(mq.MessageNotFound):
+            broker.transactions.resume(transaction.message_id)  # It was not given up.
+
+    return decide
+
+
 def unlisted(broker: LocalBroker) -> Call:
     """Transactions whose end takes the long way."""
     producer = mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.UNKNOWN)
@@ -226,8 +292,8 @@ def unlisted(broker: LocalBroker) -> Call:
 
 def transaction_producers(broker: LocalBroker) -> Call:
     def use(_number: int) -> None:
-        with mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.UNKNOWN):
-            pass
+        with mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.UNKNOWN) as producer:
+            producer.close()
 
     return use
 
@@ -236,13 +302,34 @@ def retention(broker: LocalBroker) -> Call:
     return lambda number: broker.retention.change(hours=72 + number % 5)
 
 
+def retained(broker: LocalBroker) -> Call:
+    """What retention tells, and deletes."""
+
+    def look(_number: int) -> None:
+        retention = broker.retention
+        assert retention.hours > retention.warned_hours
+        assert retention.disk_ratio_max
+        assert not retention.held
+        retention.away  # noqa: B018 - which reads
+        retention.warned()
+        assert not retention.expiring(within_hours=1).file_count
+        retention.confirm()
+        retention.expire()
+
+    return look
+
+
 def bulk(broker: LocalBroker) -> Call:
     queues = [mq.MessageQueue("orders", broker.name, number) for number in range(2)]
     places, no_properties = array("i", [0, 1] * 5), array("i", [0] * 10)
 
     def append(number: int) -> None:
         body = b"bulk %d" % number
-        broker.bulk.append(queues, places, [body * 10], array("i", [len(body)] * 10), [], no_properties)
+        stored = broker.bulk.append(
+            queues, places, [body * 10], array("i", [len(body)] * 10), [], no_properties
+        )
+        broker.bulk.sync(stored)
+        broker.bulk.flush_unattended()
 
     return append
 
@@ -280,7 +367,11 @@ def looked_up(broker: LocalBroker) -> Call:
         assert broker.message(result.msg_id).body == b"found"
         assert broker.message(result.offset_msg_id).body == b"found"
         assert list(broker.delayed())
-        assert topic.queues[0].offset_at(0) == 0
+        queue = topic.queues[0]
+        assert (queue.topic, queue.queue_id) == ("orders", 0)
+        assert queue.offset_at(0) == queue.min_offset == 0
+        assert broker.queue_offsets("orders")
+        assert broker.settings("orders").read_queue_count == 2
         with suppress(MQError):
             broker.topic("missing")
 
@@ -292,6 +383,10 @@ def served(broker: LocalBroker) -> Call:
         with mq.remoting.serve(broker, port=0, namesrv_port=0) as server:
             host, _, port = server.address.rpartition(":")
             socket.create_connection((host, int(port)), PATIENCE).close()
+            assert server.host == host
+            assert server.name_server
+            assert server.connections >= len(server.clients()) >= 0
+            assert server.traffic is not None
 
     return serve
 
@@ -303,6 +398,11 @@ def replicated(broker: LocalBroker) -> Call:
             assert server.ha_address is not None
             with mq.remoting.replicate(server.ha_address, path, broker=server.address) as replica:
                 assert replica.error is None
+                assert not replica.is_over
+                assert not replica.cuts
+                assert (replica.address, replica.path) == (server.ha_address, path)
+                assert replica.offset >= 0
+                replica.lag, replica.is_connected  # noqa: B018 - which look
 
     def follow_in_time(number: int) -> None:
         # Those that were cut short serve and follow until they have closed.
@@ -325,6 +425,7 @@ CALLS: dict[Callable[[LocalBroker], Call], int] = {
             sent_async,
             sent_oneway,
             batch,
+            batch_taken_apart,
             keyed,
             keyed_anew,
             delayed,
@@ -336,8 +437,11 @@ CALLS: dict[Callable[[LocalBroker], Call], int] = {
     ),
     **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once, once_cleared), 20),
     **dict.fromkeys((transacted, unlisted, administrated, configured, redriven, looked_up, sought), 15),
-    **dict.fromkeys((retention, bulk, states), 15),
-    **dict.fromkeys((verified, worked), 8),
+    **dict.fromkeys((retention, bulk, states, decided, managed, iterated, evicted), 15),
+    **dict.fromkeys((retained, scanned, read_as_columns), 10),
+    **dict.fromkeys((verified, worked, subscribed_anew, ran), 8),
+    **dict.fromkeys((asynchronous_batch, asynchronous_loop), 8),
+    **dict.fromkeys((asynchronous_run,), 4),
     **dict.fromkeys((producers, closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
     **dict.fromkeys((transaction_producers, asynchronous, served, replicated), 8),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -19,18 +20,27 @@ from tests.interrupts import calls, consumer_calls
 from tests.interrupts.calls import SIZES
 from tests.interrupts.consumer_calls import PATIENCE, Call
 from tests.support.interrupting import alarms, called_at
+from tests.support.store.peer import Peer
 
 TIMES = os.environ.get("MQ_INTERRUPTS", "1")
 ROUNDS = 30
 ALL = 1 << 30
-# asyncio.run(), a second consumer of a group, which waits for the first, and a poll of the same one cannot be
-# within another one; the rest takes long, and has other threads do all its work.
+# asyncio.run(), a second consumer of a group, which waits for the first or subscribes otherwise, and a poll
+# of the same one cannot be within another one; the rest takes long, and has other threads do all its work.
 APART = {
     *(
         consumer_calls.asynchronous,
         consumer_calls.polled,
         consumer_calls.sought,
         consumer_calls.worked,
+        consumer_calls.ran,
+        consumer_calls.subscribed_anew,
+        consumer_calls.managed,
+        consumer_calls.iterated,
+        consumer_calls.evicted,
+        consumer_calls.asynchronous_batch,
+        consumer_calls.asynchronous_loop,
+        consumer_calls.asynchronous_run,
         calls.verified,
     ),
     *(calls.served, calls.replicated, calls.keyed_anew),
@@ -156,3 +166,88 @@ def test_an_assignment_listener_may_commit_by_its_consumer(broker: LocalBroker) 
         consumer.subscribe("orders")
         consumer.poll(0)
     assert told[0] == "orders"
+
+
+def changed_again(broker: LocalBroker) -> tuple[mq.PushConsumer, Callable[[], object]]:
+    """A push consumer that is started, and what one changes of it."""
+    consumer = mq.PushConsumer(broker, "again", threads=1)
+    consumer.subscribe("orders", listener=lambda _message: None)
+    consumer.start()
+
+    def change() -> None:
+        consumer.suspend()
+        consumer.subscribe("more", listener=lambda _message: None)
+        assert consumer.assignment() is not None
+        consumer.resume()
+        consumer.unsubscribe("more")
+
+    return consumer, change
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["changes", "closes"])
+def test_a_handler_that_changes_the_push_consumer_that_it_interrupts_does_not_wait_for_itself(
+    closes: bool, broker: LocalBroker
+) -> None:
+    first, change = changed_again(broker)
+    size = called_at(change, ALL, lambda: None)
+    first.close()
+    rounds = size if TIMES == "all" else min(size, round(ROUNDS * float(TIMES)))
+    with alarms() as set_alarm:
+        for at in range(rounds):
+            consumer, change = changed_again(broker)
+            set_alarm(PATIENCE)
+            with suppress(mq.BrokerClosed):
+                called_at(change, at * size // rounds, consumer.close if closes else change)
+            consumer.close()
+            set_alarm(0.0)
+    assert not broker.group("again").members()
+
+
+def test_a_handler_that_polls_while_another_consumer_learns_of_a_member_does_not_wait_for_itself(
+    broker: LocalBroker,
+) -> None:
+    one, other = (mq.PullConsumer(broker, "again") for _ in range(2))
+    for each in (one, other):
+        each.subscribe("orders")
+        each.poll(0)
+    coming = "c = mq.PullConsumer(broker, 'again'); c.subscribe('orders'); c.poll(0)"
+    with Peer(broker.path, **SIZES) as peer, alarms() as set_alarm:
+        peer.do(coming)
+        size = called_at(lambda: one.poll(0), ALL, lambda: None)
+        rounds = size if TIMES == "all" else min(size, round(2 * ROUNDS * float(TIMES)))
+        for at in range(rounds):
+            peer.do("c.close()")
+            other.poll(0)
+            one.poll(0)
+            peer.do(coming)
+            set_alarm(PATIENCE)
+            called_at(lambda: one.poll(0), at * size // rounds, lambda: other.poll(0))
+            set_alarm(0.0)
+        peer.do("c.close()")
+
+
+def test_a_handler_that_delays_a_message_while_its_thread_delays_the_first_does_not_wait_for_itself(
+    broker: LocalBroker,
+) -> None:
+    def delay(sender: mq.LocalBroker) -> None:
+        sender.topic("orders").send(b"later", delay_ms=3_600_000)
+
+    refused: list[mq.StoreLocked] = []
+
+    def handler() -> None:
+        try:
+            delay(sender)
+        except mq.StoreLocked as error:
+            refused.append(error)
+
+    with mq.open(broker.path, duties=False, **SIZES) as sender:
+        size = called_at(lambda: delay(sender), ALL, lambda: None)
+    rounds = size if TIMES == "all" else min(size, round(ROUNDS * float(TIMES)))
+    with alarms() as set_alarm:
+        for at in range(rounds):
+            with mq.open(broker.path, duties=False, **SIZES) as sender:
+                set_alarm(PATIENCE)
+                called_at(lambda: delay(sender), at * size // rounds, handler)
+                set_alarm(0.0)
+    assert refused
+    assert all("signal handler" in str(error) for error in refused)

@@ -16,6 +16,7 @@ from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer
 from mq.broker.filter_bitmaps import ConsumerFilters
 from mq.broker.groups.groups import Groups
+from mq.broker.groups.member import LocalMembership
 from mq.broker.leader import Duties
 from mq.broker.local import LocalBroker
 from mq.broker.message_query import Finder
@@ -30,6 +31,7 @@ from mq.store.native import lib
 from mq.store.queue.arrow import ArrowReader
 from mq.store.queue.reader import Reader
 from mq.store.shared.control import Control
+from mq.store.shared.group_file import LEASE, LIFE, place_word
 from mq.store.shared.leader_lock import Turn
 from mq.store.shared.members import Members
 from mq.store.store import Store
@@ -204,6 +206,16 @@ def consume_loop_of(consumer: mq.PushConsumer) -> ConsumeLoop:
 
 def poll_loop_of(consumer: mq.PullConsumer) -> PollLoop:
     return consumer._loop
+
+
+def evict(consumer: mq.PullConsumer) -> None:
+    """Take a consumer that has joined its group for gone, as another process does once its lease is over."""
+    membership = consumer._loop.membership
+    assert isinstance(membership, LocalMembership)
+    member_table, at = membership.member_table, place_word(membership.place)
+    words = member_table.file.words
+    with member_table.file.changing() as fd:
+        member_table.evict(fd, membership.place, words[at + LIFE], words[at + LEASE])
 
 
 def broadcast_offsets_of(consumer: mq.PushConsumer) -> BroadcastOffsets:

@@ -45,9 +45,11 @@ def _exits(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
-def interrupted_at(call: Callable[[], object], number: int) -> int | None:
-    """Make a call, and interrupt it at the instruction of this number, counted from 0. None if it was: else
-    how many it had. What the call raises otherwise is raised."""
+def interrupted_at(
+    call: Callable[[], object], number: int, modules: tuple[str, ...] = ("mq.",)
+) -> int | None:
+    """Make a call, and interrupt it at the instruction of this number, counted from 0, of those in modules
+    whose names begin so. None if it was: else how many it had. What the call raises otherwise is raised."""
     count, done = 0, False
 
     def each(frame: FrameType, event: str, _arg: Any) -> Any:
@@ -60,7 +62,7 @@ def interrupted_at(call: Callable[[], object], number: int) -> int | None:
         return each
 
     def begin(frame: FrameType, _event: str, _arg: Any) -> Any:
-        if done or not frame.f_globals.get("__name__", "").startswith("mq."):
+        if done or not frame.f_globals.get("__name__", "").startswith(modules):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return each

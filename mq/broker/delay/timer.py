@@ -10,7 +10,6 @@ RocketMQ: store/timer/TimerMessageStore.java.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
@@ -19,6 +18,7 @@ from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.message import MessageExt
 from mq.store.log.reappend import Copies
 from mq.store.shared.due_event import ALWAYS
+from mq.store.shared.lock_guards import thread_locks
 from mq.store.store import Store
 from mq.store.timer.engine import Event, Stop, TimerEngine, rolls_of
 from mq.store.timer.progress import TimerProgress
@@ -74,7 +74,7 @@ class Timer:
         self._stop = Stop()
         self._is_running = False
         self._expired = time.monotonic()
-        self._lock = threading.Lock()
+        self._locked = thread_locks(store.root / "mq" / "timer", "opening it")
         self.last_error: BaseException | None = None
 
     @property
@@ -82,7 +82,7 @@ class Timer:
         """What is told of messages that were put aside: progress.stored(due_ms), or progress.notify()."""
         progress = self._progress
         if progress is None:
-            with self._lock:
+            with self._locked():
                 progress = self._progress
                 if progress is None:
                     self._store.live()
@@ -91,7 +91,7 @@ class Timer:
 
     def close(self) -> None:
         """Let go of mq/timer."""
-        with self._lock:
+        with self._locked():
             self._progress = None
 
     def queue_number(self) -> int:

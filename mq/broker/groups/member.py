@@ -43,6 +43,7 @@ from mq.store.shared.group_slots import (
 )
 from mq.store.shared.queue_table import topics_view
 from mq.store.shared.waiting import Futex
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["LocalMembership"]
 
@@ -110,8 +111,20 @@ class LocalMembership:
             self._event.wake()
         return False
 
+    def _be_member(self) -> None:
+        """Be a member anew, if others have taken this one for gone. Called without the lock: the main thread
+        has another thread do it, since an interrupt would leave a place in the group that nobody gives up."""
+        self._live()
+        if self.slot.is_evicted:
+            uninterrupted(self._return)
+
     def _return(self) -> None:
-        """Under the lock: be a member anew, after others took this one for gone."""
+        with self._lock:
+            self._live()
+            if self.slot.is_evicted:
+                self._take_another_slot()
+
+    def _take_another_slot(self) -> None:
         before = self.slot
         before.give_up()
         self._end_of_renewal()
@@ -141,6 +154,7 @@ class LocalMembership:
         if now - self._looked > LOOK_AGAIN:
             self._looked = now
             self._groups.takeover.evict_dead(self.member_table)
+        self._be_member()
         with self._lock:
             self._live()
             is_free = self._settle_between()
@@ -153,12 +167,12 @@ class LocalMembership:
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """See Membership.subscribe."""
-        with self._lock:
-            self._live()
+        self._be_member()
         self.member = self._change(self, replace(self.member, subscriptions=tuple(sorted(subscriptions))))
 
     def claim(self, queue: MessageQueue) -> LocalClaim | None:
         """See Membership.claim. The same claim again for a queue that it has."""
+        self._be_member()
         with self._lock:
             self._live()
             claim = self._claims.get(queue)
@@ -307,8 +321,6 @@ class LocalMembership:
             if self._groups.is_closed:  # It left since its broker is closing.
                 raise self._store.refusal()
             raise ValueError(f"this member of group {self.group} has left it: join again")
-        if self.slot.is_evicted:
-            self._return()
 
     def leave(self) -> None:
         """See Membership.leave."""

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from mq.store.shared.lease import Lapse, grace, is_over, now_ns
 from mq.store.shared.members import pid_namespace_here
 from mq.store.shared.process_monitor import Watch
 from mq.store.shared.renewal import Renewals
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["LEASE_SECONDS", "Takeover"]
 
@@ -130,6 +132,13 @@ class Takeover:
             at = place_word(place)
             if words[at + PID] != os.getpid():
                 wanted[words[at + PID], words[at + START_TIME], words[at + NAMESPACE]] = place
+        watched = self._watched.get(member_table.file.path, {})
+        if watched.keys() != wanted.keys():
+            # Never in the main thread: a signal handler may poll for another consumer of the group, and an
+            # interrupt would leave processes watched, each with a descriptor, for nobody.
+            uninterrupted(partial(self._watch_others, member_table, wanted))
+
+    def _watch_others(self, member_table: MemberTable, wanted: dict[tuple[int, int, int], int]) -> None:
         with self._lock:
             watched = self._watched.setdefault(member_table.file.path, {})
             gone = [watched.pop(process) for process in list(watched) if process not in wanted]

@@ -111,7 +111,8 @@ class ClaimedQueues:
         return owned is not None and not owned.is_draining
 
     def mine(self) -> set[MessageQueue]:
-        return {queue for queue, owned in self.owned.items() if not owned.is_draining}
+        # A copy, and no lock: a signal handler may ask for what its thread does.
+        return {queue for queue, owned in list(self.owned.items()) if not owned.is_draining}
 
     def give_up(self, owned: OwnedQueue) -> None:
         """Release a queue. Under the lock."""

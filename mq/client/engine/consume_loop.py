@@ -150,8 +150,7 @@ class ConsumeLoop:
             ]
 
     def queues(self) -> set[MessageQueue]:
-        with self._lock:
-            return self._claimed.mine()
+        return self._claimed.mine()
 
     # The leader.
 

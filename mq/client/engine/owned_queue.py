@@ -56,6 +56,11 @@ class ConsumeRequest:
         """Whether its result still counts: neither did it take too long, nor was the offset reset."""
         return not self.run.is_void and self.owned.cache is self.cache
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is wanted and not finished, as by a commit just before it was handed out."""
+        return self.is_wanted and self.run in self.cache.open
+
 
 class Unconsumed(NamedTuple):
     """What of a request stays here although it is finished: `again`, the last of its messages, come next; or

@@ -353,7 +353,7 @@ class PollLoop:
     def finish_last(self) -> None:
         """What was handed out last counts as consumed."""
         request, self._last = self._last, None
-        if request is not None and request.is_wanted:
+        if request is not None and request.is_open:
             request.cache.cut(request.run)
             request.owned.finish(request)
 
@@ -377,7 +377,7 @@ class PollLoop:
     def _keep_in_hand(self) -> None:
         """Of what was handed out last, keep in hand only what is not consumed."""
         request = self._last
-        if request is not None and request.is_wanted:
+        if request is not None and request.is_open:
             request.cache.cut(request.run)
             request.cache.settle(request.run, self._in_hand)
 

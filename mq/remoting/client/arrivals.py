@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from mq.api.results import MessageQueue
@@ -26,9 +27,10 @@ class Arrivals:
     fast."""
 
     def __init__(self) -> None:
+        # Consumers change both by single calls of C, without a lock: a signal handler may poll as well.
         self._counts: dict[MessageQueue, int] = {}
-        self._listeners: set[Callable[[], object]] = set()
-        self._lock = threading.Lock()
+        self._listeners: dict[Callable[[], object], None] = {}
+        self._lock = threading.Lock()  # among the threads that have answers
 
     def count(self, queue: MessageQueue) -> int | None:
         """How many arrivals the queue has had; None for a queue without background pulls."""
@@ -36,8 +38,7 @@ class Arrivals:
 
     def expect(self, queue: MessageQueue) -> None:
         """Start counting the arrivals of this queue."""
-        with self._lock:
-            self._counts.setdefault(queue, 0)
+        self._counts.setdefault(queue, 0)
 
     def arrived(self, queue: MessageQueue) -> None:
         with self._lock:
@@ -50,12 +51,10 @@ class Arrivals:
             listener()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        with self._lock:
-            self._listeners = self._listeners | {listener}
+        self._listeners[listener] = None
 
     def forget(self, listener: Callable[[], object]) -> None:
-        with self._lock:
-            self._listeners = self._listeners - {listener}
+        self._listeners.pop(listener, None)
 
 
 class RemoteWaiter:
@@ -64,7 +63,9 @@ class RemoteWaiter:
     def __init__(self, arrivals: Arrivals, check_open: Callable[[], object]) -> None:
         self._arrivals = arrivals
         self._check_open = check_open
-        self._news = threading.Event()
+        # Released where there is news. No Event: an interrupt in one of its methods leaves its lock taken,
+        # and the thread that has the next answer would wait for that.
+        self._news = threading.Lock()
         self._seen: dict[MessageQueue, int] = {}
         self._is_woken = False
 
@@ -77,19 +78,23 @@ class RemoteWaiter:
         if None in counts.values():
             timeout = min(timeout, UNPULLED_SECONDS)
         deadline = monotonic() + timeout
-        self._arrivals.listen(self._news.set)
         try:
+            self._arrivals.listen(self._tell)
             while True:
-                self._news.clear()
+                self._news.acquire(blocking=False)
                 found = self._arrived(positions)
                 if found is not None or self._is_woken or any(one.version() != seen for one, seen in members):
                     self._is_woken = False
                     return found
-                if not self._news.wait(deadline - monotonic()):
+                if not self._news.acquire(timeout=max(deadline - monotonic(), 0.0)):
                     return None
                 self._check_open()
         finally:
-            self._arrivals.forget(self._news.set)
+            self._arrivals.forget(self._tell)
+
+    def _tell(self) -> None:
+        with suppress(RuntimeError):  # There is news already.
+            self._news.release()
 
     def _arrived(self, positions: Sequence[Position]) -> MessageQueue | None:
         """A queue with arrivals since its last pull."""
@@ -103,4 +108,4 @@ class RemoteWaiter:
     def wakeup(self) -> None:
         """See Waiter.wakeup."""
         self._is_woken = True
-        self._news.set()
+        self._tell()

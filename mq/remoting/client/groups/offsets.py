@@ -10,6 +10,7 @@ RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
 from __future__ import annotations
 
 import threading
+from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
 from mq.errors import MQError
@@ -22,6 +23,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["QueueOffset", "query_offset", "set_offset"]
 
+LOOK_SECONDS = 0.001
 WRITE_SECONDS = 1.0  # how long a confirmed write waits for the answer to an earlier one
 
 
@@ -56,8 +58,7 @@ class QueueOffset:
         self._lock = threading.Lock()
         self._offset: int | None = None
         self._carried: int | None = None  # the last one that a pull or a write has carried
-        self._no_write = threading.Event()  # set while no write() waits for its answer
-        self._no_write.set()
+        self._is_writing = False  # while a write() waits for its answer
         self._is_dirty = False  # the broker has not confirmed the offset yet
 
     @property
@@ -85,7 +86,9 @@ class QueueOffset:
             self._offset = self._carried = offset
             self._is_dirty = True
         # A broker may handle an earlier write after this one, and would keep the earlier offset.
-        self._no_write.wait(WRITE_SECONDS)
+        deadline = monotonic() + WRITE_SECONDS
+        while self._is_writing and monotonic() < deadline:
+            sleep(LOOK_SECONDS)  # No Event: an interrupt could leave its lock taken.
         set_offset(self._brokers, self._group, self._queue, offset)
         self._confirm(offset)
 
@@ -101,15 +104,15 @@ class QueueOffset:
         """Write an offset that the broker has not confirmed, without waiting."""
         with self._lock:
             offset = self._offset
-            if offset is None or not self._is_dirty or not self._no_write.is_set():
+            if offset is None or not self._is_dirty or self._is_writing:
                 return
             self._carried = offset
-            self._no_write.clear()
+            self._is_writing = True
 
         def answered(answer: Frame | MQError) -> None:
             if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
                 self._confirm(offset)
-            self._no_write.set()
+            self._is_writing = False
 
         is_sent = False
         try:
@@ -117,7 +120,7 @@ class QueueOffset:
             is_sent = self._brokers.ask_async(self._queue.broker_name, request, answered)
         finally:
             if not is_sent:
-                self._no_write.set()
+                self._is_writing = False
 
     def write_and_wait(self) -> None:
         """Write an offset that the broker has not confirmed, and wait for the answer. Raises RemotingError,
