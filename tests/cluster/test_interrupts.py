@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import mq
 from tests.support.arrivals import read_all
 from tests.support.cluster.shared import SharedCluster, unique_name
 from tests.support.eventually import eventually
+from tests.support.interrupting import Interrupted, alarms
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
 
@@ -23,28 +23,11 @@ ROUNDS = 150
 PATIENCE = 60.0
 
 
-class Interrupted(Exception):
-    """What a handler of a signal raises in the middle of a call."""
-
-
 @pytest.fixture
 def broker(cluster: SharedCluster) -> Iterator[mq.Broker]:
     with mq.open(f"rocketmq://{cluster.name_server}", namespace=unique_name("w"), timeout=30.0) as opened:
         opened.create_topic("orders", 1)
         yield opened
-
-
-@pytest.fixture
-def alarm() -> Iterator[Callable[[float], None]]:
-    """Has Interrupted raised so many seconds from now; 0 calls it off."""
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def calls(broker: mq.Broker) -> dict[str, Callable[[int], Any]]:
@@ -61,32 +44,29 @@ def calls(broker: mq.Broker) -> dict[str, Callable[[int], Any]]:
     }
 
 
-# What the interrupt keeps from the loop is a coroutine that never ran; and it may come in a finalizer.
-@pytest.mark.filterwarnings(
-    "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-def test_an_interrupted_call_leaves_the_broker_usable(
-    broker: mq.Broker, alarm: Callable[[float], None]
-) -> None:
+# What the interrupt keeps from the loop is a coroutine that never ran.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_an_interrupted_call_leaves_the_broker_usable(broker: mq.Broker) -> None:
     chance, sent = random.Random(5), set[bytes]()
     by_name = calls(broker)
     names = [*["send"] * 4, *by_name]
     interrupted = 0
-    for number in range(ROUNDS):
-        name = names[number % len(names)]
-        try:
+    with alarms() as set_alarm:
+        for number in range(ROUNDS):
+            name = names[number % len(names)]
             try:
-                alarm(chance.uniform(0.0001, 0.004))
-                by_name[name](number)
-                if name in {"send", "batch"}:
-                    sent.add(b"%d" % number)
-            finally:
-                alarm(0)
-        except Interrupted:
-            interrupted += 1
-        except mq.RemotingError as error:  # The connection was closed in the middle of a frame.
-            if "interrupted" not in str(error):
-                raise
+                try:
+                    set_alarm(chance.uniform(0.0001, 0.004))
+                    by_name[name](number)
+                    if name in {"send", "batch"}:
+                        sent.add(b"%d" % number)
+                finally:
+                    set_alarm(0.0)
+            except Interrupted:
+                interrupted += 1
+            except mq.RemotingError as error:  # The connection was closed in the middle of a frame.
+                if "interrupted" not in str(error):
+                    raise
     assert interrupted > ROUNDS // 20
     # Whatever was cut short, every kind of call works, and what was acknowledged is there.
     for call in by_name.values():
