@@ -63,6 +63,11 @@ class HalfMessage(MessageExt):
         return self._queue_id
 
     @property
+    def transaction_id(self) -> str | None:
+        """The unique id, also where the broker does not name the transaction: 4.9 does not."""
+        return super().transaction_id or self.msg_id
+
+    @property
     def group(self) -> str:
         """The producers that may end it."""
         return value_of(self.encoded, b"PGROUP\x01") or ""

@@ -20,6 +20,7 @@ from mq.message import MessageExt
 from mq.properties import decode
 from mq.store.log.reappend import Copies
 from tests.support.insides import store_of, writer_of
+from tests.support.records import encode_record
 from tests.support.store.encoder import Record, properties
 from tests.txn.half_messages import COMMIT, ROLLBACK, prepared, records
 
@@ -57,6 +58,11 @@ class TestHalfMessages:
         }
         seen = HalfMessage(half)
         assert (seen.topic, seen.queue_id, seen.group, seen.times_checked) == ("orders", 0, "payers", 0)
+
+    def test_the_id_of_one_that_does_not_name_its_transaction_is_the_unique_id(self) -> None:
+        """As a broker of 4.9 has it."""
+        record = encode_record("orders", 0, 0, 0, b"one", b"UNIQ_KEY\x01" + b"0A" * 16 + b"\x02")
+        assert HalfMessage(MessageExt(record, "a")).transaction_id == "0A" * 16
 
     def test_a_given_id_is_in_both_places(self, directory: Path, message: mq.Message) -> None:
         given_id = "0A" * 16
