@@ -1,11 +1,7 @@
-"""One suite for every Broker: what a test here asks for as `broker`, it gets once as each kind.
-
-MQ_CONTRACT_CLUSTER: the cluster of the kind "cluster", 5.3-single, 5.3-two or 4.9-single.
-"""
+"""One suite for every Broker: what a test here asks for as `broker`, it gets once as each kind."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,23 +24,22 @@ SMALL: dict[str, Any] = {
     "index_unit_count": 128,
 }
 MESSAGE_SIZE_MAX = 256 << 10
+CLUSTERS = {"cluster": "5.3-single", "cluster-4.9": "4.9-single"}
 # A real broker is asked for by its mark, as everything that takes minutes.
 KINDS = [
     "memory",
     "local",
     "local-sync",
     pytest.param("served", marks=pytest.mark.rounds),
-    pytest.param("cluster", marks=pytest.mark.rounds),
+    *(pytest.param(kind, marks=pytest.mark.rounds) for kind in CLUSTERS),
 ]
-
-CLUSTER = os.environ.get("MQ_CONTRACT_CLUSTER", "5.3-single")
 
 Open = Callable[..., mq.Broker]
 
 
 def open_broker(kind: str, directory: Path, world: str = "", **options: Any) -> mq.Broker:
-    if kind == "cluster":
-        return SettledBroker(CLUSTER, world)
+    if kind in CLUSTERS:
+        return SettledBroker(CLUSTERS[kind], world)
     if kind == "served":  # Its client cannot ask what the limit is.
         return mq.open(directory, **{**SMALL, "commitlog_file_size": 8 << 20}, **options)
     options.setdefault("message_size_max", MESSAGE_SIZE_MAX)

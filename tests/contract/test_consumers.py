@@ -20,6 +20,7 @@ from tests.contract.differences import (
     EXCLUSIVE_QUEUES,
     PROMPT_NEWS,
     SUBSCRIPTION_CHECK,
+    TOLD_LACK,
     TOPIC_IDENTITY,
     needs,
 )
@@ -166,6 +167,7 @@ def test_every_group_gets_every_message(broker: mq.Broker, other: mq.Broker, pus
     assert sorted(one.bodies) == sorted(two.bodies)
 
 
+@needs(TOLD_LACK)
 def test_broadcast_messages_reach_every_member(
     broker: mq.Broker, other: mq.Broker, push: Push, tmp_path: Path
 ) -> None:
@@ -422,6 +424,7 @@ def test_a_seek_reads_again_and_commits_there(broker: mq.Broker, other: mq.Broke
         assert [message.queue_offset for message in consumer.poll(PATIENCE)] == [2, 3, 4, 5]
 
 
+@needs(TOLD_LACK)
 def test_assigned_queues_need_no_members(broker: mq.Broker, other: mq.Broker) -> None:
     for queue_id in range(2):
         send(broker, *numbers(5), queue_id=queue_id)

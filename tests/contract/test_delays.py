@@ -18,7 +18,7 @@ from tests.support.memory.broker import DELAYS_MS
 @pytest.fixture
 def delays_ms(kind: str) -> tuple[int, int]:
     """The first two levels, which pass quickly; those of a cluster are in whole seconds."""
-    return (1000, 2000) if kind == "cluster" else (200, 700)
+    return (1000, 2000) if kind.startswith("cluster") else (200, 700)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import mq
 from mq.filter.tags import tag_hash
-from tests.contract.differences import COUNTED_MATCHES, needs
+from tests.contract.differences import COUNTED_MATCHES, EXACT_TIMES, needs
 from tests.support.appending import queue_named
 
 FOUND = mq.PullStatus.FOUND
@@ -305,6 +305,7 @@ def send_at_different_times(topic: mq.Topic, count: int) -> list[int]:
     return times
 
 
+@needs(EXACT_TIMES)
 def test_offset_at_is_the_first_message_stored_then_or_later(topic: mq.Topic, queue: mq.Queue) -> None:
     times = send_at_different_times(topic, 8)
     for offset, stored in enumerate(times):
@@ -313,6 +314,7 @@ def test_offset_at_is_the_first_message_stored_then_or_later(topic: mq.Topic, qu
         assert queue.offset_at(stored + 1) == offset + 1
 
 
+@needs(EXACT_TIMES)
 def test_offset_at_is_within_the_queue_whatever_the_time(topic: mq.Topic, queue: mq.Queue) -> None:
     assert queue.offset_at(0) == queue.offset_at(1 << 60) == 0
     times = send_at_different_times(topic, 3)
@@ -320,6 +322,7 @@ def test_offset_at_is_within_the_queue_whatever_the_time(topic: mq.Topic, queue:
     assert queue.offset_at(times[-1] + 1) == queue.offset_at(1 << 60) == 3
 
 
+@needs(EXACT_TIMES)
 def test_offset_at_of_equal_times_is_the_first(topic: mq.Topic, broker: mq.Broker, queue: mq.Queue) -> None:
     with mq.Producer(broker) as producer:
         producer.send(mq.Message("orders", b"before"))

@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 import mq
-from tests.contract.differences import EXACT_RECORDS, needs
+from tests.contract.differences import EXACT_RECORDS, KEPT_WAIT, needs
 from tests.support.appending import home_of
 from tests.support.arrivals import read_all
 
@@ -261,6 +261,7 @@ def test_what_send_async_takes_is_stored_in_the_order_of_the_calls(
     assert [message.offset_msg_id for message in messages] == [result.offset_msg_id for result in results]
 
 
+@needs(KEPT_WAIT)
 def test_a_oneway_send_is_stored_without_a_result(producer: mq.Producer, queue: mq.Queue) -> None:
     producer.send_oneway(mq.Message("orders", b"x", tags="t"))
     (message,) = queue.read(0, wait=60.0).messages

@@ -12,9 +12,11 @@ import pytest
 
 import mq
 from tests.contract.conftest import Open
-from tests.contract.differences import EXACT_DELAYS, EXACT_RECORDS, KNOWN_RECALLS, needs
+from tests.contract.differences import EXACT_DELAYS, EXACT_RECORDS, KNOWN_RECALLS, TIMERS, needs
 from tests.support.appending import home_of
 from tests.support.arrivals import wait_for
+
+pytestmark = needs(TIMERS)
 
 HOUR = 3_600_000
 PATIENCE = 60.0

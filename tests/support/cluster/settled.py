@@ -43,11 +43,17 @@ class SettledBroker(mq.RemoteBroker):
 
     def _see(self, queue: mq.MessageQueue, offset: int) -> None:
         eventually(
-            lambda: self.max_offset(queue) > offset,
+            lambda: self._end(queue) > offset,
             lambda: f"{queue} does not show offset {offset}",
             SEEN_SECONDS,
             pause=0.001,
         )
+
+    def _end(self, queue: mq.MessageQueue) -> int:
+        try:
+            return self.max_offset(queue)
+        except mq.TopicNotFound:
+            return 0  # The message has made the topic, and no name server knows it yet.
 
 
 def _is_late(message: mq.Message) -> bool:

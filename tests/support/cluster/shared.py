@@ -41,8 +41,6 @@ KINDS: Mapping[str, tuple[Version, tuple[BrokerPlan, ...]]] = {
     "4.9": ("4.9", (BrokerPlan("a", "4.9"),)),
     # A topic has the queues it is made with, as in a directory.
     "5.3-single": ("5.3", (BrokerPlan("a", settings=PROMPT),)),
-    # For the contract suite by hand: see tests/contract/conftest.py.
-    "5.3-two": ("5.3", (BrokerPlan("a", settings=PROMPT), BrokerPlan("b", settings=PROMPT))),
     "4.9-single": ("4.9", (BrokerPlan("a", "4.9", settings=PROMPT_CHECKS),)),
 }
 START_SECONDS = 600.0  # The first start ever waits for Maven as well.
