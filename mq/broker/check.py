@@ -3,7 +3,7 @@
 store       what mq.store.check looks at
 settings    mq/settings.json can be read
 timers      the wheel, its log and its check say the same
-offsets     consumerOffset.json can be read, and speaks of queues that there are
+offsets     consumerOffset.json can be read, speaks of queues that there are, and says what groups' files do
 groups      no offset lies beyond the end of its queue, a group's file is whole
 broadcast   offsets of broadcasting consumers can be read
 keys        what was sent and handled under keys is remembered in files that are whole
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mq.broker.broadcast import groups
+from mq.broker.groups.lowered_offsets import lowered
 from mq.broker.groups.offsets import Offsets
 from mq.broker.once import dedup_check
 from mq.broker.topics.config import Topics
@@ -97,6 +98,7 @@ def _of_queues(store: Store) -> Iterator[str]:
 def _of_groups(store: Store) -> Iterator[str]:
     offsets, numbers = Offsets(store.root), Numbers(store)
     yield from offsets.problems()
+    yield from lowered(store)
     for group in offsets.group_files():
         path = store.root / "mq" / "groups" / group
         if (damage := damage_of(path)) is not None:

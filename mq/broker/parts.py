@@ -21,6 +21,7 @@ from mq.broker.expiring_waiting import ExpiringWaiting
 from mq.broker.filter_bitmaps import ConsumerFilters
 from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
+from mq.broker.groups.lowered_offsets import tell_lowered
 from mq.broker.groups.retry import send_back
 from mq.broker.groups.retry_counts import Retries
 from mq.broker.groups.takeover import Takeover
@@ -136,6 +137,7 @@ class Parts:
         """Consumer groups, and the keys that they have handled: those are on disk before any offset is."""
         store, catalog, reader = self._store, self._catalog, self._reader
         self._once = OnceFiles(store)
+        tell_lowered(store)
         self._groups = groups = Groups(
             store,
             NAME,

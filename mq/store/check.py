@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mq.errors import MQError
@@ -31,17 +31,17 @@ from mq.uninterrupted import handed_over, uninterrupted
 __all__ = ["problems"]
 
 PROBLEMS_LISTED = 100
+RANGES_NAMED = 20  # of one queue
 PROBLEMS_MAX = 1 << 20  # that are looked at: most may be of deleted topics, and no problem
 LOCK_TIMEOUT = 60.0  # seconds: its holder may index much
 WORDS = {
     lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
     lib.MQ_WRONG_TIME: "log offset {log}: stored earlier than the record before it",
     lib.MQ_WRONG_UNIT: "log offset {log}: its unit {offset} of {queue} is missing or points elsewhere",
-    lib.MQ_WRONG_OFFSET: "log offset {log}: queue offset {offset} of {queue} is not the next one",
+    lib.MQ_WRONG_OFFSET: "log offset {log}: queue offset {offset} of {queue} is not the next one{ranges}",
     lib.MQ_WRONG_QUEUE: "log offset {log}: its queue has no units at all",
     lib.MQ_WRONG_EXTENSION: "log offset {log}: unit {offset} of {queue} has a wrong extension, or none",
-    lib.MQ_WRONG_COUNT: "{queue}: {offset} units point to no record, from queue offset {first} on; the"
-    " messages there are lost",
+    lib.MQ_WRONG_COUNT: "{offset} units point to no record; the messages there are lost: {ranges}",
 }
 
 
@@ -153,6 +153,29 @@ def _told_of(name: str, losses: list[Loss]) -> int:
     )
 
 
+def _lost_ranges(store: Store, number: int, *, before: int | None = None) -> Iterator[tuple[int, int]]:
+    """The first ones of a queue whose units point to no record, and the offset behind each; before: the one
+    alone that ends there."""
+    assert store.control is not None
+    at, end = store.control.min_offset(number), ffi.new("int64_t *")
+    next_offset, count = store.control.next_offset(number), 0
+    while at < next_offset and count < RANGES_NAMED:
+        first = check(lib.mq_queue_lost(store.live(), number, at, end), str(store.root))
+        if first >= next_offset or (before is not None and first >= before):
+            return
+        at = end[0]
+        if before is None or at == before:
+            count += 1
+            yield first, at
+
+
+def _in_words(name: str, ranges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(
+        f"{name} queue offset{f's {first:,} to' if end > first + 1 else ''} {end - 1:,}"
+        for first, end in ranges
+    )
+
+
 def _of_records(store: Store, losses: list[Loss]) -> Iterator[str]:
     assert store.control is not None
     control = store.control
@@ -182,20 +205,21 @@ def _of_records(store: Store, losses: list[Loss]) -> Iterator[str]:
             listed, _topic_at(store, problem.log_offset), problem.log_offset
         ):
             continue  # Of a deleted topic: the log keeps its records until they are too old.
-        name, first = names.get(problem.queue, "no queue"), -1
-        if problem.kind == lib.MQ_WRONG_OFFSET and problem.queue_offset in _ends_of(name, losses):
-            continue
+        name, ranges = names.get(problem.queue, "no queue"), ""
+        if problem.kind == lib.MQ_WRONG_OFFSET:
+            if problem.queue_offset in _ends_of(name, losses):
+                continue
+            ranges = _in_words(name, _lost_ranges(store, problem.queue, before=problem.queue_offset))
+            ranges = f"; messages are lost: {ranges}" if ranges else ""
         if problem.kind == lib.MQ_WRONG_COUNT:
             if problem.queue_offset == _told_of(name, losses):
                 continue
-            first = lib.mq_queue_lost(
-                store.live(), problem.queue, control.min_offset(problem.queue), ffi.new("int64_t *")
-            )
+            ranges = _in_words(name, _lost_ranges(store, problem.queue))
         listed_count += 1
         if listed_count > PROBLEMS_LISTED:
             continue
         yield f"{store.root}: " + WORDS[problem.kind].format(
-            log=problem.log_offset, offset=problem.queue_offset, queue=name, first=first
+            log=problem.log_offset, offset=problem.queue_offset, queue=name, ranges=ranges
         )
     listed_count += max(0, count - room)
     if listed_count > PROBLEMS_LISTED:

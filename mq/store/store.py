@@ -74,6 +74,7 @@ class Store:
     sync: readers of this store see what is on disk, and nothing else.
     settings: what the directory said of itself when it was opened; settle(settings): what to change then.
     recovered: what a recovery found, None if none was needed.
+    known: what an older control file told, or that of a clean end; None where the store was not closed.
     on_recovered: called after a recovery, or when a replica becomes a master, before others may come in.
     follow: be a replica, to which a master's log is appended: see shared/role.py.
     """
@@ -88,7 +89,7 @@ class Store:
         reserve_size: int = 0,
         follow: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
-        on_recovered: Callable[[Control], None] | None = None,
+        on_recovered: Callable[[Control, Hint | None], None] | None = None,
         settle: Callable[[Settings], Mapping[str, Any]] = lambda _settings: {},
         **options: int | None,
     ) -> None:
@@ -101,6 +102,7 @@ class Store:
         self.role = Role(self.root, follows=follow)
         self.settings = Settings()
         self.recovered: Recovered | None = None
+        self.known: Hint | None = None
         self._state = "opening"
         self._index_time = 0
         self._private: tempfile.TemporaryDirectory[str] | None = None
@@ -147,7 +149,7 @@ class Store:
         path = self.root / "mq" / "control"
         old = believable(self.root, self.open_lock, self.file_sizes, lock_mtime) if alone else shared(path)
         if old is not None:
-            self.control = old
+            self.control, self.known = old, Hint.of_closed(old) if alone else None
             self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
@@ -155,12 +157,12 @@ class Store:
                 check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_take_over(self.log), str(self.root))
         else:
-            known = hint(self.root, self.file_sizes, lock_mtime)
-            self._recover(path, read_checkpoint(self.root), known, progress)
+            self.known = hint(self.root, self.file_sizes, lock_mtime)
+            self._recover(path, read_checkpoint(self.root), self.known, progress)
         assert self.control is not None
         changed = self.role.settle(self.control, alone=alone, read_only=self.read_only)
         if self._on_recovered is not None and not self.read_only and (changed or old is None):
-            self._on_recovered(self.control)
+            self._on_recovered(self.control, self.known)
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
             # Not attached: the last writer closes cleanly beside a reader, and the first one recovers.
@@ -186,7 +188,7 @@ class Store:
     def _recover(self, path: Path, checkpoint: Checkpoint, known: Hint, progress: Progress | None) -> None:
         root, mode, listed = self.root, APPEND, listed_topics(self.root)
         # Where our own last word was another one, it is the mark of being open that got lost.
-        closed_cleanly = self.open_lock.was_closed() and (known.clean or not known.ours)
+        known.was_closed = closed_cleanly = self.open_lock.was_closed() and (known.clean or not known.ours)
         if self.read_only:
             self._private = private_copy(self.root)
             root, mode = Path(self._private.name), READ_PRIVATELY

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
+from mq.broker.broadcast.offsets import BroadcastOffsets
 from mq.broker.check import problems
 from tests.damage.harm import Snapshot
 from tests.support import assigned
@@ -31,11 +32,14 @@ SIZES: dict[str, Any] = {
     "consume_queue_ext_file_size": 256,
 }
 QUEUES = {"orders": 3, "events": 1}
+SPARE_COUNT = 64  # topics: from so many on, changes of topics go to a journal
+WATCHERS = "watchers"
 WAYS = ("missing", "empty", "short", "long", "zeroed", "noise", "older copy", "much older copy")
 SMALL_ENOUGH = 1 << 20  # Of larger files, which are sparse, there is no older copy.
 NOISE_MAX = 1 << 16
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 Files = dict[str, bytes]
+Offsets = dict[tuple[str, str, int], int]  # group, topic, queue id
 
 
 def open_store(root: Path, *, duties: bool = False) -> mq.LocalBroker:
@@ -60,23 +64,64 @@ def use(broker: mq.LocalBroker, number: int) -> None:
     assigned.commit(broker, "billing", broker.topic("others").queues[0].message_queue, 1)
     with mq.TransactionProducer(broker, "writers", undecided) as writer:
         writer.send(mq.Message("others", b"half"), lambda *_: mq.TransactionState.COMMIT)
+    watch(broker, min(1 + number, 2))
+
+
+def watch(broker: mq.LocalBroker, offset: int | None = None) -> int | None:
+    """Start a broadcasting consumer, and have it commit this offset; the one that it began with, None where
+    it cannot start."""
+    try:
+        offsets = broker.consumer_groups.broadcast_offsets(WATCHERS, "box", None)
+    except mq.StoreCorrupted:
+        return None
+    assert isinstance(offsets, BroadcastOffsets)
+    try:
+        offsets.begin("others", "first")
+        queue = broker.topic("others").queues[0].message_queue
+        found = offsets.get(queue)
+        if offset is not None:
+            offsets.put(queue, offset)
+            offsets.save()
+        return found
+    finally:
+        offsets.close()
+
+
+def offsets_of(broker: mq.LocalBroker) -> Offsets:
+    """What every group has committed, and every broadcasting consumer."""
+    groups = broker.consumer_groups
+    found = {
+        (group, topic, queue.queue_id): offset
+        for group in broker.groups()
+        for topic in groups.topics(group)
+        for queue, offset in groups.offsets(group, topic).items()
+    }
+    watched = watch(broker)
+    return found if watched is None else {**found, (WATCHERS, "others", 0): watched}
 
 
 def first_part(root: Path) -> None:
     """A queue that is quiet from then on, and what makes files of every other kind."""
     with open_store(root, duties=True) as broker:
         set_dedup_buckets(broker, 8)
-        for topic, count in {**QUEUES, "others": 1}.items():
+        spare = {f"spare-{number:02}": 1 for number in range(SPARE_COUNT)}
+        for topic, count in {**QUEUES, "others": 1, **spare}.items():
             broker.create_topic(topic, count)
         for number in range(30):
             send(broker, "orders", number % 3, number)
         use(broker, 0)
+        broker.consumer_groups.reset(WATCHERS, {broker.topic("others").queues[0].message_queue: 0})
         broker.topic("others").send(b"later", delay_level=18)
         broker.topic("others").send(b"much later", delay_ms=86_400_000)
         for number in range(30, 40):
             send(broker, "events", 0, number)
+        broker.topic("others").send(b"soon", delay_level=1)
+        consumer = mq.PushConsumer(broker, "filtered")
+        consumer.subscribe("events", sql="amount > 1", listener=print)
+        with consumer:
+            consumer.start()
         deadline = time.monotonic() + 60
-        while not (root / "timerwheel").exists():
+        while not (root / "timerwheel").exists() or not (root / "config" / "delayOffset.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -89,9 +134,23 @@ def second_part(root: Path) -> None:
         for number in range(61, 86):
             send(broker, "events", 0, number)
         broker.query("events", "key-84")
+        broker.consumer_groups.reset(WATCHERS, {broker.topic("others").queues[0].message_queue: 1})
+        watch(broker, 1)
+
+
+def lose_log_file(root: Path) -> None:
+    files = sorted(path for path in (root / "commitlog").iterdir() if any(path.read_bytes()))
+    file = files[len(files) // 2]
+    file.write_bytes(bytes(file.stat().st_size))
+    with open_store(root):
+        pass
+    assert (root / "mq" / "losses.json").exists()
 
 
 def third_part(broker: mq.LocalBroker) -> None:
+    broker.create_topic("fresh", 1)
+    send(broker, "fresh", 0, 90)
+    watch(broker, 2)
     send(broker, "orders", 0, 86)
     for number in range(87, 90):
         send(broker, "events", 0, number)
@@ -151,16 +210,21 @@ class Prepared:
 
     root: Path
     state: str
+    has_loss: bool = False  # a file of its log was lost, and that was found and told before
     snapshot: Snapshot = field(init=False)
     older: Files = field(init=False)
     much_older: Files = field(init=False)
     records: dict[Place, bytes] = field(init=False)
     ends: dict[tuple[str, int], int] = field(init=False)
+    committed: Offsets = field(init=False)
+    lost: set[Place] = field(init=False)
 
     def __post_init__(self) -> None:
         first_part(self.root)
         self.much_older = small_files(self.root)
         second_part(self.root)
+        if self.has_loss:
+            lose_log_file(self.root)
         self.older = small_files(self.root)
         if self.state == "killed":
             with Child(fill_and_wait, str(self.root)) as child:
@@ -170,13 +234,14 @@ class Prepared:
             call(fill_and_close, str(self.root))
         self.snapshot = Snapshot(self.root, self.root.with_name("aside"))
         with open_store(self.root) as broker:
-            self.records, refused = read_all(broker)
+            self.records, self.lost = read_all(broker)
+            self.committed = offsets_of(broker)
             self.ends = {
                 (topic, queue.queue_id): queue.max_offset
                 for topic in QUEUES
                 for queue in broker.topic(topic).queues
             }
-        assert not refused
+        assert bool(self.lost) == self.has_loss
         assert sum(self.ends.values()) > 80
         assert self.damage("lock", "nothing")
 
@@ -205,8 +270,11 @@ class Prepared:
         return size > 0 or way in ("missing", "long", "nothing")
 
 
+LOGGERS = ("mq.store", "mq.groups")
+
+
 class Told(logging.Handler):
-    """What the logger `mq.store` says."""
+    """What the loggers `mq.store` and `mq.groups` say."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -216,11 +284,13 @@ class Told(logging.Handler):
         self.text += record.getMessage() + "\n"
 
     def __enter__(self) -> Told:
-        logging.getLogger("mq.store").addHandler(self)
+        for name in LOGGERS:
+            logging.getLogger(name).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("mq.store").removeHandler(self)
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(self)
 
 
 @dataclass
@@ -230,9 +300,20 @@ class Outcome:
     told: str = ""
     problems: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    lowered: set[tuple[str, str, int]] = field(default_factory=set)  # group, topic, queue id
+    said: str = ""  # by the log, from opening on, and by verify before and after it
 
     def is_told_by_open(self) -> bool:
         return all(names(self.told, place) for place in self.lost)
+
+    def unnamed(self) -> set[tuple[str, str, int]]:
+        """Offsets that went down without a word."""
+        lines = self.said.splitlines()
+        return {
+            (group, topic, queue_id)
+            for group, topic, queue_id in self.lowered
+            if not any("consumerOffset.json" in line or group in line for line in lines)
+        }
 
     def is_told_by_verify(self) -> bool:
         text = "\n".join(self.problems)
@@ -256,36 +337,58 @@ def names(text: str, place: Place) -> bool:
     return False
 
 
-def look(prepared: Prepared) -> Outcome:
-    """Open the store as it is, read it, send to it, use it, open it again."""
+def look(prepared: Prepared, *, verify_first: bool = False) -> Outcome:
+    """Open the store as it is, read it, send to it, use it, open it again. verify_first: look for problems
+    also before that: what the store then writes hides older copies of offsets."""
     found = Outcome()
+    before = list(problems(prepared.root)) if verify_first else []
     with Told() as told:
         broker = open_store(prepared.root)
-    found.told = told.text
-    sent: dict[Place, int] = {}
-    with broker:
-        records, found.refused = read_all(broker)
-        found.lost = prepared.records.keys() - records.keys()
-        found.wrong += _compare(prepared.records, records)
-        for (topic, queue_id), end in prepared.ends.items():
-            offset = send(broker, topic, queue_id, 1000 + len(sent))
-            sent[topic, queue_id, offset] = 1000 + len(sent)
-            if offset != end:
-                found.wrong.append(f"{topic}/{queue_id}: queue offset {offset} given, and not {end}")
-        if not found.lost:
-            use(broker, 2000)
-            for number in (0, 41, 88):
-                topic = "orders" if number < 30 else "events"
-                if [m.body[:4] for m in broker.query(topic, f"key-{number}")] != [b"%04d" % number]:
-                    found.wrong.append(f"key-{number} is not found")
+        found.told = told.text
+        with broker:
+            records, sent = _use_open(prepared, broker, found)
     found.problems = list(problems(prepared.root))
+    found.said = "\n".join([*before, told.text, *found.problems])
     with open_store(prepared.root) as broker:
         again, refused = read_all(broker)
         found.wrong += _compare(records, again)
         found.wrong += [f"{place} is not there" for place in sent if place not in again]
         if not found.refused <= refused:
             found.wrong.append("what was refused is not any more")
+        found.wrong += _raised(prepared.committed, offsets_of(broker))
     return found
+
+
+def _use_open(
+    prepared: Prepared, broker: mq.LocalBroker, found: Outcome
+) -> tuple[dict[Place, bytes], set[Place]]:
+    """What the store had, and what was sent to it."""
+    records, found.refused = read_all(broker)
+    found.lost = prepared.records.keys() - records.keys()
+    found.wrong += _compare(prepared.records, records)
+    offsets = offsets_of(broker)
+    found.wrong += _raised(prepared.committed, offsets)
+    found.lowered = {each for each, at in prepared.committed.items() if offsets.get(each, -1) < at}
+    sent: set[Place] = set()
+    for number, ((topic, queue_id), end) in enumerate(prepared.ends.items(), 1000):
+        offset = send(broker, topic, queue_id, number)
+        sent.add((topic, queue_id, offset))
+        if offset != end:
+            found.wrong.append(f"{topic}/{queue_id}: queue offset {offset} given, and not {end}")
+    if not found.lost and not prepared.lost:
+        use(broker, 2000)
+        for number in (0, 41, 88):
+            topic = "orders" if number < 30 else "events"
+            if [m.body[:4] for m in broker.query(topic, f"key-{number}")] != [b"%04d" % number]:
+                found.wrong.append(f"key-{number} is not found")
+    return records, sent
+
+
+def _raised(committed: Offsets, offsets: Offsets) -> Iterator[str]:
+    """Offsets that went up beyond what was committed: what is between is skipped."""
+    for each, offset in offsets.items():
+        if offset > committed.get(each, 0):
+            yield f"the offset of {each} went up to {offset} from {committed.get(each)}"
 
 
 def look_at_timers(prepared: Prepared) -> list[str]:

@@ -21,9 +21,16 @@ from pathlib import Path
 
 from mq.api.beginning import first_offset
 from mq.api.results import MessageQueue
-from mq.broker.broadcast.offsets import BroadcastOffsets, Source
-from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
+from mq.broker.broadcast.offsets import BroadcastOffsets, Source, older_copy
+from mq.broker.broadcast.text_format import (
+    TopicOffsets,
+    next_reset,
+    parse,
+    parse_of_client,
+    write_out,
+)
 from mq.broker.groups.groups import Groups
+from mq.broker.groups.lowered_offsets import carry_over
 from mq.broker.groups.offsets import clamp_offsets
 from mq.broker.topics.registry import Catalog
 from mq.names import check_group
@@ -31,12 +38,14 @@ from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import made_file, make_directory
 from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.queue.reader import Reader
+from mq.store.recovery.control_validation import Hint
 from mq.store.shared.control import Control
 from mq.store.store import Store
 
 __all__ = ["BroadcastGroups", "clamp_all", "damaged"]
 
 CLIENT_DIRECTORY = "~/.rocketmq_offsets"  # RocketMQ's
+NAMED_MAX = 50  # offsets, in a warning
 
 logger = logging.getLogger("mq.groups")
 
@@ -86,9 +95,11 @@ class BroadcastGroups:
             return
         self._groups.check_reset(offsets)
         fresh: dict[str, TopicOffsets] = {}
+        before = self.resets(group)
         for queue, offset in offsets.items():
             reset = fresh.setdefault(
-                queue.topic, TopicOffsets(self.made_at(queue.topic), reset=os.urandom(8).hex())
+                queue.topic,
+                TopicOffsets(self.made_at(queue.topic), reset=next_reset(before.get(queue.topic))),
             )
             reset.offsets[queue.queue_id] = offset
         self._groups.announce(
@@ -192,7 +203,12 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def damaged(root: Path) -> Iterator[str]:
-    """Each file that cannot be read, in words."""
+    """Each file that cannot be read, is missing, or is an older copy, in words."""
+    for backup in sorted((root / "mq" / "broadcast").glob("*/*/offsets.json.bak")):
+        path = backup.with_name("offsets.json")
+        if not path.exists():
+            yield f"{path} is missing; its .bak is read instead: messages since that was written come again"
+        yield from older_copy(path)
     for path in _files(root):
         try:
             parse(path.read_bytes().decode())
@@ -207,10 +223,14 @@ def damaged(root: Path) -> Iterator[str]:
             yield f"{path}: {error}; {cost}"
 
 
-def clamp_all(control: Control) -> None:
-    """After a recovery, before anybody sends: no group, of either model, has consumed what is not there."""
-    clamp_offsets(control)
+def clamp_all(control: Control, known: Hint | None) -> None:
+    """After a recovery, before anybody sends: no group, of either model, has consumed what is not there.
+
+    known: what the control file before told.
+    """
     root = control.path.parents[1]
+    carry_over(root, known)
+    clamp_offsets(control)
     ends: dict[str, dict[int, int]] = {}
     for number, topic, queue_id in control.queues():
         ends.setdefault(topic, {})[queue_id] = control.next_offset(number)
@@ -224,16 +244,18 @@ def _clamp(path: Path, ends: Mapping[str, Mapping[int, int]]) -> None:
         topics = parse(path.read_bytes().decode())
     except (OSError, ValueError):
         return  # Damage is reported when the file is used.
-    is_changed = False
+    lowered = []
     for topic, known in topics.items():
         for queue_id, offset in known.offsets.items():
             end = ends.get(topic, {}).get(queue_id, 0)
             if offset > end:
                 known.offsets[queue_id] = end
-                is_changed = True
-    if is_changed:
+                lowered.append(f"{topic}/{queue_id} from {offset:,} to {end:,}")
+    if lowered:
+        more = f" and {len(lowered) - NAMED_MAX:,} more" if len(lowered) > NAMED_MAX else ""
         logger.warning(
-            "%s: messages that were consumed are lost; offsets beyond the end come down to it", path
+            "%s: messages that were consumed are lost; offsets beyond the end come down to it: %s%s",
+            *(path, ", ".join(lowered[:NAMED_MAX]), more),
         )
         write_config(path, write_out(topics))
         path.with_name(path.name + ".bak").unlink(missing_ok=True)

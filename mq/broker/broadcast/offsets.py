@@ -18,7 +18,7 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +41,10 @@ from mq.store.directory.file_locks import open_own_file
 from mq.store.directory.owner import make_directory
 from mq.store.os_errors import named_errors
 
-__all__ = ["BroadcastClaim", "BroadcastOffsets", "Source"]
+__all__ = ["BroadcastClaim", "BroadcastOffsets", "Source", "older_copy"]
 
 INSTANCES_MAX = 10_000
+NAMED_MAX = 20  # offsets, in a warning
 
 logger = logging.getLogger("mq.groups")
 
@@ -78,6 +79,7 @@ class BroadcastOffsets:
         self._source = source
         self._lock = threading.Lock()  # guards what follows
         self._topics: dict[str, TopicOffsets] = {}
+        self._text = ""  # what the file says
         self._lock_fd = -1
         _open.add(self)
         with named_errors(base):
@@ -186,7 +188,8 @@ class BroadcastOffsets:
         return reset.reset if reset is not None else ""
 
     def _apply_reset(self, topic: str, known: TopicOffsets, reset: TopicOffsets | None) -> None:
-        if reset is not None and reset.reset != known.reset and reset.is_of(known.made_at):
+        # An earlier one is of an older copy of the file.
+        if reset is not None and reset.reset > known.reset and reset.is_of(known.made_at):
             known.reset = reset.reset
             known.offsets.update(reset.offsets)
             self._mark_changed(topic)
@@ -204,7 +207,9 @@ class BroadcastOffsets:
             self._check_place()
             with self._lock:
                 text = write_out(self._topics)
-            write_config(self._path, text)
+            if text != self._text:  # Else it would look like an older copy.
+                write_config(self._path, text)
+                self._text = text
         except BaseException:
             self.is_dirty = True
             raise
@@ -236,17 +241,28 @@ class BroadcastOffsets:
 
     def _load(self) -> dict[str, dict[int, int]]:
         """Read the file; what an earlier version kept elsewhere, where there is none yet."""
-        failures = []
+        failures, is_missing = [], False
         for path in (self._path, self._path.with_name("offsets.json.bak")):
             try:
-                self._topics = parse(path.read_bytes().decode())
+                text = path.read_bytes().decode()
+                self._topics = parse(text)
             except FileNotFoundError:
+                is_missing = path is self._path
                 continue
             except ValueError as error:
                 failures.append(f"{path}: {error}")
                 continue
+            if is_missing:
+                failures.append(f"{self._path} is missing")
             if failures:
-                logger.warning("%s; %s is read instead", "; ".join(failures), path)
+                logger.warning(
+                    "%s; %s is read instead: messages since that was written come again",
+                    *("; ".join(failures), path),
+                )
+            else:
+                self._text = text
+                for problem in older_copy(path):
+                    logger.warning("%s", problem)
             return {}
         if failures:
             raise StoreCorrupted(
@@ -255,6 +271,29 @@ class BroadcastOffsets:
                 path=str(self._path),
             )
         return dict(self._source.earlier(self.client_id))
+
+
+def older_copy(path: Path) -> Iterator[str]:
+    """Whether a file is older than its .bak, in words: the same, or an offset in it is lower though there was
+    no reset in between."""
+    backup = path.with_name(path.name + ".bak")
+    try:
+        texts = path.read_bytes(), backup.read_bytes()
+        is_same = path.samefile(backup)  # Its writer died before it replaced the file.
+        now, before = (parse(text.decode()) for text in texts)
+    except (OSError, ValueError):
+        return  # Reported elsewhere.
+    lower = [
+        f"{topic}/{queue_id} from {offset:,} to {now[topic].offsets.get(queue_id, 0):,}"
+        for topic, known in before.items()
+        if topic in now and now[topic].made_at == known.made_at and now[topic].reset <= known.reset
+        for queue_id, offset in known.offsets.items()
+        if now[topic].offsets.get(queue_id, 0) < offset
+    ]
+    has_older_reset = any(topic in now and now[topic].reset < known.reset for topic, known in before.items())
+    if lower or has_older_reset or (texts[0] == texts[1] and not is_same):
+        went = f" (offsets went down: {', '.join(lower[:NAMED_MAX])})" if lower else ""
+        yield f"{path} is an older copy{went}: messages that its consumer has had come again"
 
 
 # A lock lives on in a forked child's copy of the descriptor.

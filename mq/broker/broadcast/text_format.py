@@ -1,4 +1,4 @@
-"""The text of the files that hold offsets of broadcasting groups. Pure.
+"""The text of the files that hold offsets of broadcasting groups.
 
 Strict JSON, with a checksum: XXH64 of the table, written without spaces and with sorted keys.
 
@@ -6,7 +6,8 @@ Strict JSON, with a checksum: XXH64 of the table, written without spaces and wit
      "topics": {"orders": {"made_at": 4711, "offsets": {"0": 17}, "reset": "token"}}}
 
 made_at is where the log ended when the topic was made (see BEGIN_MEMBER), null where nobody said: a topic
-that was deleted and made again has another one. reset names the last reset of the offsets, "" for none.
+that was deleted and made again has another one. reset names the last reset of the offsets, "" for none: the
+time in ns and random digits, all in hex. A later one is greater, whatever the clock does.
 
 parse_of_client reads the file that RocketMQ's client keeps in the user's home, which has objects for keys.
 """
@@ -14,7 +15,9 @@ parse_of_client reads the file that RocketMQ's client keeps in the user's home, 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,13 +25,15 @@ import xxhash
 
 from mq.api.results import MessageQueue
 
-__all__ = ["TopicOffsets", "parse", "parse_of_client", "write_out"]
+__all__ = ["TopicOffsets", "next_reset", "parse", "parse_of_client", "write_out"]
 
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 _ENTRY = re.compile(r"\s*(\{[^{}]*\})\s*:\s*(-?\d+)\s*")
 _OPENING = re.compile(r'\s*\{\s*"offsetTable"\s*:\s*\{')
 _CLOSING = re.compile(r"\s*\}\s*\}\s*")
+TIME_DIGITS = 16
+TIME_HEX = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(slots=True)
@@ -43,6 +48,13 @@ class TopicOffsets:
         """Whether these are offsets of the topic that was made then. A RocketMQ broker that rewrites
         topics.json drops what mq has put there: where nobody says when it was made, it may be the same."""
         return made_at is None or made_at == self.made_at
+
+
+def next_reset(before: TopicOffsets | None) -> str:
+    """The name of a reset that comes after all others of a topic."""
+    last = before.reset[:TIME_DIGITS] if before is not None else ""
+    last_ns = int(last, 16) if TIME_HEX.fullmatch(last) else 0
+    return f"{max(time.time_ns(), last_ns + 1):0{TIME_DIGITS}x}{os.urandom(8).hex()}"
 
 
 def write_out(topics: Mapping[str, TopicOffsets]) -> str:

@@ -35,7 +35,7 @@ from mq.names import check_group, check_topic, is_system_group
 from mq.store.directory.file_locks import open_own_file
 from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
-from mq.store.shared.group_file import PLACE_COUNT, GroupFile
+from mq.store.shared.group_file import PLACE_COUNT, GroupFile, damage_of
 from mq.store.shared.lease import end_of
 from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
@@ -111,15 +111,22 @@ class Groups:
         member_table = self.member_table(group)
         if member_table is not None:
             return member_table
-        table = self._offsets.load().get(group, {})
+        table, path = self._offsets.load().get(group, {}), self._directory / group
+        damage = damage_of(path) if path.exists() else None
 
         def fill(file: GroupFile) -> None:
+            if damage is not None:
+                log.warning(
+                    "%s: %s; it is made anew from %s: what the group committed since that was written is"
+                    " forgotten",
+                    *(path, damage, self._offsets.path),
+                )
             for topic in filter(self._exists, table):
                 for queue_id, offset in table[topic].items():
                     number = self.numbers.find(topic, queue_id, add=True)
                     file.raise_to(number, min(offset, self.numbers.next_offset(number)))
 
-        return self._keep(group, GroupFile.made(self.store, self._directory / group, fill))
+        return self._keep(group, GroupFile.made(self.store, path, fill))
 
     def _keep(self, group: str, file: GroupFile) -> MemberTable:
         # One call of C, without the lock: a signal handler may ask for what its thread does.

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ __all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
+NAMED_MAX = 50  # offsets, in a warning
 
 # Group to topic to queue id to offset.
 Table = dict[str, dict[str, dict[int, int]]]
@@ -75,7 +76,23 @@ class Offsets:
 
     def problems(self) -> list[str]:
         """What is wrong with the file, in words."""
-        return self._parsed()[2]
+        return [*self._parsed()[2], *self.older_copies()]
+
+    def older_copies(self) -> Iterator[str]:
+        """Whether the file is older than its .bak, in words. One that a RocketMQ broker wrote may be as old:
+        it counts by other rules, and its keys are not quoted."""
+        try:
+            texts = self.path.read_bytes(), self._backup.read_bytes()
+            is_same = self.path.samefile(self._backup)  # The writer died before it replaced the file.
+            counters = [json.loads(text)["dataVersion"]["counter"] for text in texts]
+            is_older = counters[0] <= counters[1] and not is_same
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return
+        if is_older:
+            yield (
+                f"{self.path} is an older copy: its version is {counters[0]}, and that of its .bak"
+                f" {counters[1]}. Groups that go by it consume again what they had consumed since"
+            )
 
     @property
     def _backup(self) -> Path:
@@ -180,10 +197,13 @@ class Offsets:
             }
             if table != known:
                 log.warning(
-                    "%s: messages that were consumed are lost; offsets beyond the end of a queue are its end",
+                    "%s: messages that were consumed are lost; offsets beyond the end of a queue are its end:"
+                    " %s",
                     self._root,
+                    ", ".join(_lowered(known, table)),
                 )
                 self.write(table)
+                self._backup.unlink(missing_ok=True)  # Its offsets are beyond the ends.
 
     def write(self, table: Table) -> None:
         """Write the file, within `changing`."""
@@ -223,6 +243,20 @@ def clamp_offsets(control: Control) -> None:
     """After a recovery, before anybody sends: see Offsets.clamp."""
     ends = {(topic, queue_id): control.next_offset(number) for number, topic, queue_id in control.queues()}
     Offsets(control.path.parents[1]).clamp(ends)
+
+
+def _lowered(before: Table, after: Table) -> Iterator[str]:
+    """Each offset that went down, in words; of many the first ones."""
+    found = [
+        f"group {group} {topic}/{queue_id} from {offset:,} to {after[group][topic][queue_id]:,}"
+        for group, topics in sorted(before.items())
+        for topic, ids in sorted(topics.items())
+        for queue_id, offset in sorted(ids.items())
+        if offset != after[group][topic][queue_id]
+    ]
+    yield from found[:NAMED_MAX]
+    if len(found) > NAMED_MAX:
+        yield f"and {len(found) - NAMED_MAX:,} more"
 
 
 def check_offset(offset: int) -> None:

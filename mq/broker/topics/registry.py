@@ -35,6 +35,7 @@ TEMPLATE_TOPIC = "TBW102"
 NEW_QUEUE_COUNT = 4
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
 CLOSED = (-1,)
+NAMED_MAX = 20  # topics, in a warning
 
 # (topic, queue ids) -> what of these queues is not consumed.
 UnreadIn = Callable[[str, range], Mapping[int, Unread]]
@@ -217,7 +218,15 @@ class Catalog:
             fresh = {topic: topics[topic] for topic in unknown if topic in found_now}
             if fresh:
                 known = self._topics.load()
-                self._save(known, {name: each for name, each in fresh.items() if name not in known})
+                fresh = {name: each for name, each in fresh.items() if name not in known}
+                self._save(known, fresh)
+                if found := sorted(name for name in fresh if not is_system_topic(name)):
+                    _log.warning(
+                        "%s: config/topics.json and mq/topics.journal have no settings of topics that hold"
+                        " messages: found again by their queues, with as many as have had messages: %s%s",
+                        *(self._store.root, ", ".join(found[:NAMED_MAX])),
+                        f" and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else "",
+                    )
 
     def check_writable(self) -> None:
         """Raises NotPermitted for a directory that is open to be read alone."""

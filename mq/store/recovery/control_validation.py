@@ -121,6 +121,16 @@ class Hint:
     # Whether a queue had all units up to its next offset on disk: not before its last flush, over a power
     # cut.
     is_certain: bool = False
+    was_closed: bool = False  # the directory was, whatever the control file says
+    epoch: int = 0  # of its queue numbers, by which group files go
+    names: dict[int, tuple[str, int]] = field(default_factory=dict)  # number to (topic, queue id)
+
+    @classmethod
+    def of_closed(cls, control: Control) -> Hint | None:
+        """Of a control file that is attached to: its numbers are the present ones. None: of no clean end."""
+        if control.get(lib.MQ_CLEAN) != 1:
+            return None
+        return cls(ours=True, clean=True, was_closed=True, epoch=control.get(lib.MQ_EPOCH))
 
 
 def hint(root: Path, sizes: FileSizes, lock_mtime: int) -> Hint:
@@ -136,9 +146,11 @@ def _of_control(root: Path, sizes: FileSizes, lock_mtime: int) -> Hint:
         control = Control(root / "mq" / "control", create=False, peek=True)
         if control.get(lib.MQ_FILE_SIZE) != sizes.commitlog_file_size:
             return found
+        found.names = {number: (topic, queue_id) for number, topic, queue_id in control.queues()}
         found.queues = {
-            (t, q): (control.min_offset(n), control.next_offset(n)) for n, t, q in control.queues()
+            queue: (control.min_offset(n), control.next_offset(n)) for n, queue in found.names.items()
         }
+        found.epoch = control.get(lib.MQ_EPOCH)
     except (FileNotFoundError, StoreCorrupted, OSError):
         return found
     found.ours = control.get(lib.MQ_LOCK_MTIME) == lock_mtime

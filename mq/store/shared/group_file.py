@@ -164,10 +164,10 @@ class Header:
         return bool(self.is_whole and self.epoch == epoch and self.boot == boot_id())
 
 
-def slots_in(path: Path, epoch: int) -> bytes | None:
+def slots_in(path: Path, epoch: int, *, of_any_boot: bool = False) -> bytes | None:
     """The slots of a file as they are; None if it is not to be believed, or not there.
 
-    Changes nothing, keeps nothing open, and asks nobody.
+    of_any_boot: believe it after a reboot too. Changes nothing, keeps nothing open, and asks nobody.
     """
     try:
         file = opened_file(path, os.O_RDONLY)
@@ -175,7 +175,8 @@ def slots_in(path: Path, epoch: int) -> bytes | None:
         return None
     with file as fd:
         header = Header(os.pread(fd, HEADER.size, 0))
-        if not header.is_of(epoch) or os.fstat(fd).st_size < MAPPED_SIZE:
+        is_kept = of_any_boot and header.is_whole and header.epoch == epoch
+        if not (is_kept or header.is_of(epoch)) or os.fstat(fd).st_size < MAPPED_SIZE:
             return None
         data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
         return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
