@@ -26,6 +26,7 @@ PARTS = (
     "guards",
     "held",
     "hand_over",
+    "keyed_append",
 )
 objects = Extension(
     "mq.fastpath._objects",

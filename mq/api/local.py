@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mq.api.bulk import Bulk
 from mq.api.handled_keys import HandledKeys
+from mq.api.queues import OnceAppender
 from mq.api.recall import RecallHandle
 from mq.api.results import MessageQueue, SendResult
 from mq.api.retention import Retention
@@ -88,6 +89,11 @@ class Directory(Protocol):
         """Store a message as an appender does, unless one of this topic was stored under the same key in the
         last window_ms: then the result is that one's. Without a key the unique id counts. Another sender that
         is just storing one is waited for, up to `wait` seconds (RequestTimeout)."""
+        ...
+
+    def once_appender(self, queue: MessageQueue, window_ms: int) -> OnceAppender:
+        """What stores messages under a key as append_once does, as often as wanted. Raises what forbids to
+        write there."""
         ...
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:

@@ -14,7 +14,16 @@ from mq.api.waiter import Waiter
 from mq.errors import StoreCorrupted
 from mq.message import Message
 
-__all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "QueueEnds", "Queues", "readable"]
+__all__ = [
+    "READ_SIZE_MAX",
+    "Appender",
+    "Appenders",
+    "OnceAppender",
+    "Puller",
+    "QueueEnds",
+    "Queues",
+    "readable",
+]
 
 READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
 
@@ -30,6 +39,16 @@ class Appender(Protocol):
         been stored all the same carries the unique_id to give to the next attempt.
 
         None, and nothing is stored, once a topic has changed: ask for another appender then."""
+        ...
+
+
+class OnceAppender(Protocol):
+    """Stores messages in one queue once: see Directory.once_appender."""
+
+    def __call__(self, message: Message, body: bytes, sys_flag: int, key: str, /) -> SendResult | None:
+        """Store a message with this body, which sys_flag may call compressed, unless one was sent under the
+        key: then the result is that one's. None, and nothing is stored, once a topic has changed: ask for
+        another appender then."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mq.api.broker import DirectoryBroker
 from mq.api.local import Delayed, Redriven
-from mq.api.queues import Appender, Puller
+from mq.api.queues import Appender, OnceAppender, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic, TopicChange
 from mq.api.waiter import Waiter
@@ -150,6 +150,9 @@ class LocalBroker(Parts, DirectoryBroker):
         wait: float = 3.0,
     ) -> SendResult:
         return self._dedup.append_once(queue, message, body, sys_flag, key, window_ms, unique_id, wait)
+
+    def once_appender(self, queue: MessageQueue, window_ms: int) -> OnceAppender:
+        return self._dedup.appender(queue, window_ms)
 
     def puller(self, queue: MessageQueue) -> Puller:
         return self._reader.puller(queue)

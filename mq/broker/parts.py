@@ -159,7 +159,8 @@ class Parts:
         # Of which the writer does not know: a cycle would keep files.
         append = Appenders(self._writer.appender)
         keyed_append = Appenders(partial(self._writer.appender, keyed=True))
-        self._dedup = Dedup(store, NAME, self._reader, keyed_append, catalog.current)
+        usual = self._writer.once_appender
+        self._dedup = Dedup(store, NAME, self._reader, keyed_append, usual, catalog.current)
         self._compaction = Compaction(
             NAME, RULES, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )

@@ -33,9 +33,8 @@ from mq.uninterrupted import handed_over
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# RocketMQ's answers after which another attempt may succeed: SYSTEM_ERROR, SYSTEM_BUSY,
-# SERVICE_NOT_AVAILABLE, NO_PERMISSION, TOPIC_NOT_EXIST, NO_BUYER_ID, NOT_IN_CURRENT_UNIT, GO_AWAY;
-# None is no answer at all.
+# RocketMQ's answers after which another attempt may succeed, None for no answer: SYSTEM_ERROR, SYSTEM_BUSY,
+# SERVICE_NOT_AVAILABLE, NO_PERMISSION, TOPIC_NOT_EXIST, NO_BUYER_ID, NOT_IN_CURRENT_UNIT, GO_AWAY.
 RETRIED_CODES = frozenset({None, 1, 2, 14, 16, 17, 204, 205, 1500})
 ASYNC_COUNT_MAX = 1024
 ASYNC_SIZE_MAX = 100 << 20
@@ -152,10 +151,10 @@ class Producer(Sender):
                 while first is None:
                     turn = turns.get(topic)
                     if turn is None:
-                        turn = turns[topic] = self._routes.appenders(topic)
+                        turn = turns[topic] = self._routes.appenders(topic, self._broker.appender)
                     chosen, append = next(turn)
                     try:
-                        result = append(message, message.body, 0)
+                        result: SendResult | None = append(message, message.body, 0)
                         if result is not None:
                             return result
                         turns.pop(topic, None)  # some topic has changed
@@ -163,16 +162,19 @@ class Producer(Sender):
                         first = chosen, error
             store = self._storing(message, dedup_key, unique_id, timeout)
             named = self._routes.named(message, queue, shard_key)
+            if dedup_key is not None and named is None and unique_id is None:
+                self._once.start(self._keyed_turns, self._routes, message.topic)
             return self._deliver(store, (message,), named, timeout, started, first)
 
     def _failed_once(
-        self, message: Message, chosen: MessageQueue, error: Exception, started: float
+        self, message: Message, chosen: MessageQueue, error: Exception, started: float, key: str | None
     ) -> SendResult:
         """What becomes of a message whose first attempt failed, in the short way."""
         if not isinstance(error, (RemotingError, RequestTimeout, ValueError)):
             raise error
         with time_guard(started + self._timeout - monotonic()):
-            return self._deliver(self._storing(message), (message,), None, None, started, (chosen, error))
+            store = self._storing(message, key)
+            return self._deliver(store, (message,), None, None, started, (chosen, error))
 
     def send_batch(
         self,

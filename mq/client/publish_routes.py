@@ -10,12 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from time import monotonic
+from typing import TypeVar
 
-from mq.api.broker import Appender, Broker, MessageQueue, Queue, queue_of_key
+from mq.api.broker import Broker, MessageQueue, Queue, queue_of_key
 from mq.client.fault import FaultTable
 from mq.client.listener import check_function
 from mq.client.selector import Selector, next_but
 from mq.message import Message
+
+Made = TypeVar("Made")  # an appender
 
 
 class RoundRobin(threading.local):
@@ -61,12 +64,15 @@ class Routes:
         """Start to go through the queues as they are now, from a random one on."""
         return self.round_robin.start(topic, *self._route(topic))
 
-    def appenders(self, topic: str) -> Iterator[tuple[MessageQueue, Appender]]:
-        """All queues with their appenders, in turn and without end, from a random one on. For all threads."""
+    def appenders(
+        self, topic: str, of: Callable[[MessageQueue], Made]
+    ) -> Iterator[tuple[MessageQueue, Made]]:
+        """All queues with their appenders, which of() makes, in turn and without end, from a random one on.
+        For all threads."""
         while True:
             version = self._broker.route_version()
             try:
-                pairs = [(queue, self._broker.appender(queue)) for queue in self.queues(topic)]
+                pairs = [(queue, of(queue)) for queue in self.queues(topic)]
                 break
             except ValueError:
                 if version == self._broker.route_version():

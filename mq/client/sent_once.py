@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from mq.api.local import directory
+from mq.api.queues import OnceAppender
 from mq.api.results import MessageQueue, SendResult
+from mq.client.publish_routes import Routes
 from mq.client.send_buffer import PendingSend
 from mq.message import Message
 
@@ -27,7 +30,7 @@ class SentOnce:
                     f"dedup_window is {window} s, must be more than 0 and at most {WINDOW_MAX:g}"
                 )
             self._window_ms = max(1, int(window * 1000))
-            self._append_once = directory(broker, "dedup_window").append_once
+            self._directory = directory(broker, "dedup_window")
 
     @property
     def has_window(self) -> bool:
@@ -41,6 +44,14 @@ class SentOnce:
                 "a dedup_key or unique_id needs to be told how long it counts: mq.Producer(dedup_window=...)"
             )
         return self._window_ms
+
+    def start(self, turns: dict[str, Any] | None, routes: Routes, topic: str) -> None:
+        """Have the usual message of a topic that has a key sent in C from now on, in these turns."""
+        if turns is not None and topic not in turns:
+            turns[topic] = routes.appenders(topic, self._appender)
+
+    def _appender(self, queue: MessageQueue) -> OnceAppender:
+        return self._directory.once_appender(queue, self.window_ms)
 
     def storing(
         self,
@@ -56,7 +67,7 @@ class SentOnce:
         window_ms = self.window_ms
         if key is None and not message.plain:
             key = message.dedup_key
-        append_once = self._append_once
+        append_once = self._directory.append_once
         return lambda to, unique_id: append_once(
             to, message, body, sys_flag, key, window_ms, given_id or unique_id, wait
         )

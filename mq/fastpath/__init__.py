@@ -8,7 +8,8 @@ and pack go over a batch. Sender is the base of mq.Producer, whose send does the
 TransactionSender, with Transactor, is that of mq.TransactionProducer, and TransactionFields that of
 mq.Transaction. Guards are locks that no exception leaves locked. while_unchanged gives messages while a queue
 is owned, commit_slot commits then. HandedOver is a method that another thread does, which no interrupt comes
-before. What the classes in Python need is in classes.py.
+before. keyed_appender makes what stores a message under a
+dedup key. What the classes in Python need is in classes.py.
 """
 
 from mq.fastpath._objects import (
@@ -29,13 +30,16 @@ from mq.fastpath._objects import (
     bind_calls,
     bind_guards,
     bind_hand_over,
+    bind_keyed,
     bind_slots,
     bind_transactions,
+    bucket_guard,
     byte_guard,
     close_guarded_files,
     commit_slot,
     due_ms,
     file_guard,
+    keyed_appender,
     log_guard,
     mutex_guard,
     open_guard,
@@ -69,14 +73,17 @@ __all__ = [
     "bind_calls",
     "bind_guards",
     "bind_hand_over",
+    "bind_keyed",
     "bind_slots",
     "bind_transactions",
+    "bucket_guard",
     "byte_guard",
     "close_guarded_files",
     "commit_slot",
     "due_ms",
     "file_guard",
     "in_c",
+    "keyed_appender",
     "log_guard",
     "mutex_guard",
     "open_guard",

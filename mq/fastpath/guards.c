@@ -6,6 +6,7 @@
  *   file_guard(path, byte, timeout, failed, create)       a byte of a file that is opened for it
  *   open_guard(path, flags, make)                         no lock: a file that is closed with the guard
  *   thread_guard(lock, timeout, failed)                   a threading.Lock
+ *   bucket_guard(owner, address, bucket, timeout, failed) a bucket of the table of dedup keys
  *   time_guard(seconds)                                   no lock: how long this thread waits for one
  *   time_left()                                           how many seconds that are; None without a limit
  *
@@ -29,28 +30,32 @@
 #include <unistd.h>
 
 enum { SLICE_MS = 50, SPIN_COUNT = 20, SPIN_NS = 50000, PAUSE_NS = 2000000, WAIT_MAX_S = 86400 };
-enum { NOTHING, MUTEX, BYTE, THREAD, TIME };
+enum { NOTHING, MUTEX, BYTE, THREAD, TIME, BUCKET };
 
 typedef struct guard {
     PyObject_HEAD int kind;
     int which;
     int fd;
     int is_own_file; /* the descriptor is closed with the guard */
-    int64_t byte;    /* or the deadline that was there before */
-    PyObject *keep;  /* the mutex's owner, or the threading.Lock */
+    int64_t byte;    /* or the bucket, or the deadline that was there before */
+    PyObject *keep;  /* the owner of the mutex or of the table, or the threading.Lock */
     mq_control *control;
+    mq_dedup *table;
     unsigned long thread;
     struct guard *next, **at; /* in `held` */
 } guard;
 
 static PyObject *guard_type;
-static guard *held; /* guards of threading locks, and of files opened for one */
+static guard *held; /* guards of threading locks, of buckets, and of files opened for one */
 static __typeof__(mq_control_enter) *enter_at;
 static __typeof__(mq_control_leave) *leave_at;
 static __typeof__(mq_control_abandon) *abandon_at;
 static __typeof__(mq_log_enter) *log_enter_at;
 static __typeof__(mq_log_control) *log_control_at;
 static __typeof__(mq_create_file) *create_at;
+static __typeof__(mq_dedup_lock) *bucket_lock_at;
+static __typeof__(mq_dedup_unlock) *bucket_unlock_at;
+static __typeof__(mq_dedup_stripe) *stripe_at;
 static __typeof__(mq_wait_deadline) *deadline_at;
 
 /* Without a store nothing waits by it. */
@@ -111,6 +116,8 @@ static void release(guard *of) {
         PyObject *done = PyObject_CallMethod(of->keep, "release", NULL);
         Py_XDECREF(done);
         PyErr_Restore(type, error, trace);
+    } else if (kind == BUCKET) {
+        bucket_unlock_at(of->table, of->byte);
     } else if (kind == TIME && of->thread == PyThread_get_thread_ident()) {
         *mq_objects_wait_deadline() = of->byte;
     }
@@ -290,6 +297,15 @@ static PyObject *open_guard(PyObject *module, PyObject *args) {
     return (PyObject *)made;
 }
 
+/* Whether this thread has the same lock of a thread, or of a bucket, by another guard. */
+static int has_same(const guard *made, int kind) {
+    for (const guard *other = held; other; other = other->next)
+        if (other->kind == kind && other->keep == made->keep && other->thread == made->thread &&
+            (kind == THREAD || stripe_at(other->byte) == stripe_at(made->byte)))
+            return 1;
+    return 0;
+}
+
 static PyObject *thread_guard(PyObject *module, PyObject *args) {
     PyObject *lock;
     double timeout;
@@ -301,9 +317,7 @@ static PyObject *thread_guard(PyObject *module, PyObject *args) {
     PyObject *got = PyObject_CallMethod(lock, "acquire", "i", 0);
     if (got == Py_False) {
         Py_DECREF(got);
-        for (const guard *other = held; other; other = other->next)
-            if (other->kind == THREAD && other->keep == lock && other->thread == made->thread)
-                return refused(made, failed, MQ_REENTERED);
+        if (has_same(made, THREAD)) return refused(made, failed, MQ_REENTERED);
         double left = (double)(deadline_of(timeout) - now_ns()) / 1e9;
         got = PyObject_CallMethod(lock, "acquire", "id", 1, left > 0 ? left : 0.0);
     }
@@ -314,6 +328,34 @@ static PyObject *thread_guard(PyObject *module, PyObject *args) {
     made->kind = THREAD;
     list(made);
     return (PyObject *)made;
+}
+
+static PyObject *bucket_guard(PyObject *module, PyObject *args) {
+    PyObject *owner, *failed;
+    unsigned long long address, bucket;
+    double timeout;
+    if (!PyArg_ParseTuple(args, "OKKdO:bucket_guard", &owner, &address, &bucket, &timeout, &failed))
+        return NULL;
+    guard *made = guard_new();
+    if (!made) return NULL;
+    made->keep = mq_objects_shared(owner);
+    made->table = (mq_dedup *)(uintptr_t)address;
+    made->byte = (int64_t)bucket;
+    for (int64_t deadline = 0;;) {
+        int result;
+        Py_BEGIN_ALLOW_THREADS;
+        result = bucket_lock_at(made->table, made->byte, deadline ? slice_ms(deadline) : 0);
+        Py_END_ALLOW_THREADS;
+        if (!result) {
+            made->kind = BUCKET;
+            list(made);
+            return (PyObject *)made;
+        }
+        if (result == MQ_BUSY && !deadline && has_same(made, BUCKET)) result = MQ_REENTERED;
+        if (!deadline) deadline = deadline_of(timeout);
+        if (result != MQ_BUSY || now_ns() >= deadline) return refused(made, failed, result);
+        if (PyErr_CheckSignals()) return interrupted(made);
+    }
 }
 
 static PyObject *time_guard(PyObject *module, PyObject *args) {
@@ -355,17 +397,20 @@ static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t co
 }
 
 static PyObject *bind_guards(PyObject *module, PyObject *args) {
-    unsigned long long enter, leave, abandon, log_enter, log_control, deadline, create;
-    if (!PyArg_ParseTuple(args, "KKKKKKK:bind_guards", &enter, &leave, &abandon, &log_enter, &log_control,
-                          &deadline, &create))
+    unsigned long long at[10];
+    if (!PyArg_ParseTuple(args, "KKKKKKKKKK:bind_guards", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6,
+                          at + 7, at + 8, at + 9))
         return NULL;
-    enter_at = (__typeof__(mq_control_enter) *)(uintptr_t)enter;
-    leave_at = (__typeof__(mq_control_leave) *)(uintptr_t)leave;
-    abandon_at = (__typeof__(mq_control_abandon) *)(uintptr_t)abandon;
-    log_enter_at = (__typeof__(mq_log_enter) *)(uintptr_t)log_enter;
-    log_control_at = (__typeof__(mq_log_control) *)(uintptr_t)log_control;
-    deadline_at = (__typeof__(mq_wait_deadline) *)(uintptr_t)deadline;
-    create_at = (__typeof__(mq_create_file) *)(uintptr_t)create;
+    enter_at = (__typeof__(mq_control_enter) *)(uintptr_t)at[0];
+    leave_at = (__typeof__(mq_control_leave) *)(uintptr_t)at[1];
+    abandon_at = (__typeof__(mq_control_abandon) *)(uintptr_t)at[2];
+    log_enter_at = (__typeof__(mq_log_enter) *)(uintptr_t)at[3];
+    log_control_at = (__typeof__(mq_log_control) *)(uintptr_t)at[4];
+    deadline_at = (__typeof__(mq_wait_deadline) *)(uintptr_t)at[5];
+    create_at = (__typeof__(mq_create_file) *)(uintptr_t)at[6];
+    bucket_lock_at = (__typeof__(mq_dedup_lock) *)(uintptr_t)at[7];
+    bucket_unlock_at = (__typeof__(mq_dedup_unlock) *)(uintptr_t)at[8];
+    stripe_at = (__typeof__(mq_dedup_stripe) *)(uintptr_t)at[9];
     Py_RETURN_NONE;
 }
 
@@ -388,11 +433,13 @@ static PyMethodDef functions[] = {
     {"file_guard", file_guard, METH_VARARGS, "file_guard(path, byte, timeout, failed, create)"},
     {"open_guard", open_guard, METH_VARARGS, "open_guard(path, flags, make)"},
     {"thread_guard", thread_guard, METH_VARARGS, "thread_guard(lock, timeout, failed)"},
+    {"bucket_guard", bucket_guard, METH_VARARGS, "bucket_guard(owner, address, bucket, timeout, failed)"},
     {"time_guard", time_guard, METH_VARARGS, "time_guard(seconds)"},
     {"time_left", time_left, METH_NOARGS, "Seconds for which this thread still waits for locks, or None."},
     {"close_guarded_files", close_guarded_files, METH_NOARGS, "Close them, in a forked child."},
     {"bind_guards", bind_guards, METH_VARARGS,
-     "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create)"},
+     "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create, bucket_lock, "
+     "bucket_unlock, stripe)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -186,7 +186,8 @@ static int run(PyObject *module) {
     if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
         mq_objects_add_delayed(module) || mq_objects_add_sender(module) ||
         mq_objects_add_transactions(module) || mq_objects_add_transactor(module) ||
-        mq_objects_add_guards(module) || mq_objects_add_held(module) || mq_objects_add_hand_over(module))
+        mq_objects_add_guards(module) || mq_objects_add_held(module) || mq_objects_add_hand_over(module) ||
+        mq_objects_add_keyed(module))
         return -1;
     first = mq_objects_shared(module);
     return 0;

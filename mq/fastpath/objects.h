@@ -21,6 +21,9 @@
 #include "log/commitlog.h"
 #include "queue/consumequeue.h"
 #include "transactions/transactions.h"
+#include "index/index.h"
+#include "dedup/dedup_table.h"
+#include "dedup/keyed_append.h"
 
 /* What Python told, by name: see `bind`. */
 typedef struct {
@@ -165,6 +168,7 @@ int mq_objects_add_transactor(PyObject *module);
 int mq_objects_add_guards(PyObject *module);
 int mq_objects_add_held(PyObject *module);
 int mq_objects_add_hand_over(PyObject *module);
+int mq_objects_add_keyed(PyObject *module);
 /* Until when this thread may wait: see mq_wait_deadline. */
 int64_t *mq_objects_wait_deadline(void);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);

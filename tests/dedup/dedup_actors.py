@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any
 
 import mq
-from mq.broker.once import append_once, dedup_table, handled_keys
+from mq.broker.once import append_once, handled_keys
+from mq.store.dedup import table as dedup_table
 from tests.support.insides import store_of
 from tests.support.processes.children import say
 
@@ -36,7 +37,7 @@ OF_SENDS, OF_TABLE, OF_ONCE = (
     {dedup_table.__file__},
     {handled_keys.__file__},
 )
-MAKING = {"__init__", "_make", "_believed", "_mapped"}
+MAKING = {"__init__", "_make", "_believed"}
 
 
 def die_before_line(files: set[str], functions: set[str], step: int) -> None:
@@ -243,9 +244,12 @@ def until_full(root: str, ballast: str) -> list[str]:
     return answers
 
 
-def main(root: str, flush: Any) -> None:
-    """Send one key; the environment says where that ends."""
+def main(root: str, flush: Any, fail: str) -> None:
+    """Send one key; MQ_FAIL says where that ends, or `fail`, for a send that is one call of C."""
     with mq.open(root, flush=flush, **SMALL) as broker, mq.Producer(broker, dedup_window=3600) as producer:
+        if fail:
+            producer.send(order(b"of the dead"), dedup_key="before")
+            os.environ["MQ_FAIL"] = fail
         producer.send(order(b"of the dead"), dedup_key="key-1")
 
 
@@ -256,13 +260,8 @@ def lines_of(path: Path) -> Iterator[list[str]]:
 
 def held(keys: dedup_table.SentKeys, digest: bytes, wait: float) -> ExitStack:
     """Hold the bucket of a key as one that sends it does, until the stack is closed."""
-    stack, number = ExitStack(), keys.number(digest)
-    try:
-        stack.enter_context(keys.among_threads(number, wait))
-        stack.enter_context(keys.among_processes(number, wait))
-    except BaseException:
-        stack.close()
-        raise
+    stack = ExitStack()
+    stack.enter_context(keys.locked(keys.number(digest), wait))
     return stack
 
 

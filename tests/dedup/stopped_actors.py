@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import mq
-from mq.broker.once.dedup_table import Bucket
 from mq.broker.once.handled_keys import LocalHandled
+from mq.store.dedup.table import Bucket
 from tests.dedup.dedup_actors import SMALL, order
 
 __all__ = ["handler", "sender"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mq
-from mq.broker.once import dedup_table
+from mq.store.dedup import table as dedup_table
 from mq.store.directory.file_locks import lock_byte
 from tests.dedup import dedup_actors
 from tests.support.insides import store_of
@@ -79,31 +80,24 @@ def test_a_thread_waits_for_another_that_sends_its_key(directory: Path) -> None:
     with mq.open(directory) as broker:
         keys = dedup_table.SentKeys(store_of(broker), clock_ms=lambda: 0)
         digest = dedup_table.digest_of("key", "orders", "key")
-        number, first = keys.number(digest), dedup_actors.held(keys, digest, 0.0)
-        lock, waits = keys._locks[number % dedup_table.STRIPES], threading.Event()
+        number, first, waits = keys.number(digest), dedup_actors.held(keys, digest, 0.0), threading.Event()
+        closer = threading.Thread(target=keys.close)
 
-        class Stripe:
-            """The lock, which reports that a thread waits for it."""
-
-            def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-                if timeout > 0:
-                    waits.set()
-                return lock.acquire(blocking, timeout)
-
-            def release(self) -> None:
-                lock.release()
-
-        keys._locks[number % dedup_table.STRIPES] = Stripe()  # type: ignore[call-overload]  # as far as it is used
+        def wait() -> object:
+            waits.set()
+            return dedup_actors.held(keys, digest, LONG)
 
         def close() -> None:
-            # As close() does once it has the lock, here before the waiting thread.
-            fd, keys._fd = keys._fd, -1
-            store_of(broker).closed_here(fd)
+            closer.start()
+            with suppress(mq.BrokerClosed):
+                while closer.is_alive():  # Another bucket is to be had until close() has begun.
+                    keys.locked(number + 1, 0.0)
+            assert closer.is_alive(), "the lock was closed before it was given back"
             first.close()
 
-        assert answers(lambda: dedup_actors.held(keys, digest, LONG), waits, close) == "BrokerClosed"
-        assert lock.acquire(timeout=PATIENCE), "the lock is left behind"
-        lock.release()
+        assert answers(wait, waits, close) == "BrokerClosed"
+        closer.join(PATIENCE)
+        assert not closer.is_alive(), "the lock is left behind"
 
 
 def test_a_forked_child_closes_while_the_parent_sends_a_key(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 
 import mq
 from mq.broker.groups import offsets
-from mq.broker.once.dedup_table import BUCKET_COUNT
 from mq.broker.once.handled_keys import MARK_SIZE, MARKS_AT
 from mq.store.check import problems
+from mq.store.dedup.table import BUCKET_COUNT
 from mq.store.directory.config_file import write_config
 from tests.dedup import dedup_actors
 from tests.dedup.dedup_actors import SMALL

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.once.dedup_table import SentKeys, digest_of
+from mq.store.dedup.table import SentKeys, digest_of
 from tests.dedup import dedup_actors
 from tests.support.insides import store_of
 from tests.support.processes.children import Child, call
@@ -39,22 +39,31 @@ def test_the_first_sender_dies_before_any_line(tmp_path: Path) -> None:
 
 
 INSIDE = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED", "FLUSHED")
+AROUND = ("KEY_LOCKED", "KEY_CLAIMED", "KEY_APPENDED", "KEY_MARKED")
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", INSIDE)
-def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "point"),
+    [*(("first", point) for point in INSIDE), *(("usual", point) for point in (*INSIDE, *AROUND))],
+)
+def test_a_sender_dies_inside_the_append(directory: Path, way: str, point: str) -> None:
+    """With the first key of a producer, which Python stores, or a later one, which is one call of C."""
     flush: Any = "sync" if point == "FLUSHED" else "async"
+    fail = f"{fail_points()[point]}:1:kill"
     with mq.open(directory, flush=flush, flush_interval=3600, **dedup_actors.SMALL) as broker:
         broker.create_topic("orders", 1)
         with mq.Producer(broker, dedup_window=3600) as producer:
             producer.send(dedup_actors.order(b"before"), dedup_key="before")
         completed = subprocess.run(
-            [sys.executable, "-m", "tests.dedup.dedup_actors", str(directory), flush],
+            [
+                *(sys.executable, "-m", "tests.dedup.dedup_actors", str(directory), flush),
+                fail if way == "usual" else "",
+            ],
             env={
                 **os.environ,
                 "PYTHONPATH": f"{fail_build()}{os.pathsep}{TREE}",
-                "MQ_FAIL": f"{fail_points()[point]}:1:kill",
+                "MQ_FAIL": fail if way == "first" else "",
             },
             cwd=directory.parent,
             check=False,
@@ -173,7 +182,7 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
                 for number in range(begin, end):  # As if the window had ended.
                     digest = digest_of("key", "orders", f"key-{number}")
                     with dedup_actors.held(keys, digest, 1):
-                        keys.bucket(keys.number(digest)).drop(digest)
+                        keys.bucket().drop(digest)
             assert sum(queue.max_offset for queue in topic.queues) == 2 * end
 
         send_twice(0, count)

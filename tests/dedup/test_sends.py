@@ -15,8 +15,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.once import append_once, dedup_table
-from mq.broker.once.dedup_table import CLAIMED, SentKeys, digest_of
+from mq.broker.once import append_once
+from mq.store.dedup import table as dedup_table
+from mq.store.dedup.table import LEFT, SentKeys, digest_of
 from mq.store.index.find_records import stored
 from mq.store.queue import reader
 from mq.store.store import Store
@@ -86,6 +87,54 @@ def test_a_table_that_is_younger_than_the_window_does_not(broker: LocalBroker, a
     now[0] += 2
     producer.send(order(b"one"), dedup_key="key-3")
     assert asked == ["key-1", "key-2"]
+
+
+@pytest.mark.parametrize("delay_level", [0, 5])
+def test_the_index_is_asked_for_what_was_sent_before_the_table_alone(
+    directory: Path, asked: list[str], delay_level: int
+) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        producer = producer_of(broker)
+        results = [
+            producer.send(order(b"one", delay_level=delay_level), dedup_key=f"key-{number}")
+            for number in range(5)
+        ]
+    (directory / "mq" / "dedup").unlink()
+    with mq.open(directory, **SMALL) as broker:
+        producer = producer_of(broker)
+        producer.send(order(b"one"), dedup_key="fresh-0")
+        assert asked == ["fresh-0"], "the first one has the index looked into in C"
+        fresh = [producer.send(order(b"one"), dedup_key=f"fresh-{number}") for number in range(20)]
+        for number, result in enumerate(results):
+            again = producer.send(order(b"one"), dedup_key=f"key-{number}")
+            assert again.offset_msg_id == result.offset_msg_id
+        assert asked == ["fresh-0", *(f"key-{number}" for number in range(5))]
+        for number, result in enumerate(fresh):
+            again = producer.send(order(b"one"), dedup_key=f"fresh-{number}")
+            assert again.offset_msg_id == result.offset_msg_id
+
+
+def test_the_usual_send_is_one_call_of_c(broker: LocalBroker) -> None:
+    def slow(*_arguments: Any) -> mq.SendResult:
+        raise AssertionError("it was stored by Python")
+
+    producer = producer_of(broker)
+    producer.send(order(b"one"), dedup_key="key-0")
+    with dedup_append(broker, slow):
+        for number in range(50):
+            result = producer.send(order(b"%d" % number, tags="t"), dedup_key=f"key-{number + 1}")
+            (stored_one,) = broker.query("orders", f"key-{number + 1}")
+            assert (result.msg_id, result.offset_msg_id) == (stored_one.msg_id, stored_one.offset_msg_id)
+            assert stored_one.dedup_key == f"key-{number + 1}"
+            assert (stored_one.keys, stored_one.tags) == ((f"key-{number + 1}",), "t")
+        assert producer.send(order(b"again"), dedup_key="key-50") == result
+        with pytest.raises(AssertionError):
+            producer.send(order(b"with keys", keys="own"), dedup_key="key-51")
+    assert count_of(broker) == 51
+    broker.create_topic("orders", 3)  # All queues take turns from now on.
+    for number in range(100, 112):
+        producer.send(order(b"one"), dedup_key=f"key-{number}")
+    assert [queue.max_offset for queue in broker.topic("orders").queues if queue.max_offset] != [63]
 
 
 def test_a_table_of_another_boot_is_not_believed(
@@ -215,8 +264,8 @@ def test_an_error_frees_the_key_unless_it_may_be_stored(
     with dedup_append(broker, failing), pytest.raises(type(error)):
         producer.send(order(b"one"), dedup_key="key-1")
     keys, digest = SentKeys(store_of(broker), clock_ms=clock_ms), digest_of("key", "orders", "key-1")
-    found = keys.bucket(keys.number(digest)).find(digest)
-    assert (found is not None and found[1] == CLAIMED) == is_left
+    said, _ = keys.bucket().look(digest, 0)
+    assert (said == LEFT) == is_left
     producer.send(order(b"one"), dedup_key="key-1")
     assert count_of(broker) == 1
 
@@ -345,7 +394,7 @@ def test_a_forked_child_is_refused_and_takes_no_lock_along(directory: Path) -> N
 # Damage.
 
 
-@pytest.mark.parametrize("size", [0, 1, 55, 56, 4095, 4096, 4097, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 4095, 4096, 4097, 1 << 20])
 def test_a_table_that_is_cut_is_made_anew(directory: Path, size: int) -> None:
     with mq.open(directory, **SMALL) as broker:
         first = producer_of(broker).send(order(b"one"), dedup_key="key-1")

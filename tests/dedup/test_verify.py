@@ -19,7 +19,7 @@ from mq.broker.check import problems
 from mq.broker.once import handled_keys
 from mq.broker.once.dedup_check import LISTED_MAX
 from mq.broker.once.dedup_check import problems as of_keys
-from mq.broker.once.dedup_table import BUCKET_SIZE, BUCKETS_AT
+from mq.store.dedup.table import BUCKET_SIZE, BUCKETS_AT
 from tests.dedup.dedup_actors import SMALL
 from tests.support.insides import set_dedup_buckets
 
@@ -90,7 +90,7 @@ def test_hostile_bytes_are_told(
             changed[at : at + len(data)] = data
     if fits:
         # Impossible numbers, under a valid checksum.
-        head = slice(0, 48) if name == "mq/dedup" else slice(0, 16)
+        head = slice(0, 56) if name == "mq/dedup" else slice(0, 16)
         changed[head.stop : head.stop + 8] = xxhash.xxh3_64_digest(changed[head])
     try:
         path.write_bytes(changed)
@@ -135,10 +135,10 @@ def as_link(path: Path) -> None:
 def as_huge(path: Path) -> None:
     """A terabyte of nothing, under a header that asks for it."""
     with path.open("r+b") as file:
-        head = bytearray(file.read(56))
+        head = bytearray(file.read(64))
         if path.name == "dedup":
             head[32:40] = struct.pack("=q", 1 << 32)
-            head[48:56] = xxhash.xxh3_64_digest(head[:48])
+            head[56:64] = xxhash.xxh3_64_digest(head[:56])
         else:
             head[8:16] = struct.pack("=q", 1 << 35)
             head[16:24] = xxhash.xxh3_64_digest(head[:16])

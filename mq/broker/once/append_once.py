@@ -10,12 +10,17 @@ and keeps a unique id of its own, since RocketMQ's tools read from it when it wa
 on. An id made from the key would lie about that. Where the caller gives a unique id instead of a key, the id
 is the key, and UNIQ_KEY, indexed as ever, is where it is found.
 
-In front of the index is a table (dedup_table.py). A key in it is claimed, the message appended, the entry
-marked with its place, all under a lock of that key; so of two concurrent senders the second waits, and gets
-the result of the first. An entry that is still a claim is a dead process's: then the index, brought up to
-date, says whether the message was stored. It is also asked where the table does not reach back far enough:
-after a reboot, or where entries had to go for others; and always for a unique id, since a message that was
-sent without a key has one as well, of which the table knows nothing.
+In front of the index is a table (mq/store/dedup/table.py). A key in it is claimed, the message appended, the
+entry marked with its place, all under a lock of that key; so of two concurrent senders the second waits, and
+gets the result of the first. An entry that is still a claim is a dead process's: then the index, brought up
+to date, says whether the message was stored. It is also asked where the table does not reach back far enough:
+where entries had to go for others, and after a reboot, for what was sent before the table was made; and
+always for a unique id, since a message that was sent without a key has one as well, of which the table knows
+nothing.
+
+For the usual message all this is one call of C (mq/store/native/dedup/keyed_append.h), by what appender()
+gives. What is here is for the others: a first message of a topic, a delayed one, one that was sent before or
+for which the index is asked, and one that waits for the lock of its key.
 
 A message counts as long as it can be read: of one that retention took, that was deleted with its topic, or
 whose bytes are damaged, the key is free again. One that waits to be delivered counts from when it was sent.
@@ -26,21 +31,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from mq.api.handled_keys import DEDUP_KEY
+from mq.api.queues import OnceAppender
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.broker.delay.levels import SCHEDULE_TOPIC
 from mq.broker.delay.recall import MARKS
 from mq.broker.delay.timer import TIMER_TOPIC
-from mq.broker.once.dedup_table import BUCKET_COUNT, CLAIMED, EVER, Bucket, SentKeys, digest_of
 from mq.broker.topics.config import TopicSettings
+from mq.broker.transactions.half_queues import HALF_TOPIC
 from mq.errors import MessageInvalid, MQError, NotPermitted
 from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
+from mq.store.dedup.table import BUCKET_COUNT, CLAIMED, EVER, KNOWN, NEW, Bucket, SentKeys, digest_of
 from mq.store.directory.root import BEGIN_MEMBER
-from mq.store.index.find_records import stored
+from mq.store.index.find_records import EVERYWHERE, stored
 from mq.store.log.reappend import Copies, changed
 from mq.store.queue.reader import Reader
 from mq.store.shared.lock_guards import time_limit
@@ -83,7 +91,8 @@ def _now_ms() -> int:
 
 
 class Dedup:
-    """append_once for one broker. append stores one in any case; topics() are the settings of all topics."""
+    """append_once for one broker. append stores one in any case, usual_appender is Writer.once_appender;
+    topics() are the settings of all topics."""
 
     def __init__(
         self,
@@ -91,6 +100,7 @@ class Dedup:
         name: str,
         reader: Reader,
         append: Callable[..., SendResult],
+        usual_appender: Callable[..., OnceAppender],
         topics: Callable[[], Mapping[str, TopicSettings]],
         *,
         clock_ms: Callable[[], int] = _now_ms,
@@ -100,6 +110,7 @@ class Dedup:
         self._name = name
         self._reader = reader
         self._append = append
+        self._usual_appender = usual_appender
         self._topics = topics
         self._clock_ms = clock_ms
         self._bucket_count = bucket_count
@@ -107,6 +118,20 @@ class Dedup:
         self._lock = threading.Lock()  # guards the opening of what follows
         self._keys: SentKeys | None = None
         store.detach_with(self._forked)
+
+    def appender(self, queue: MessageQueue, window_ms: int) -> OnceAppender:
+        """See Directory.once_appender."""
+        _check_window(window_ms)
+        keys = self._keys or self._opened()
+        # C goes by the clock of the machine.
+        usual = keys if self._clock_ms is _now_ms else None
+        return self._usual_appender(queue, usual, window_ms, partial(self._append_keyed, queue, window_ms))
+
+    def _append_keyed(
+        self, queue: MessageQueue, window_ms: int, message: Message, body: bytes, sys_flag: int, key: str
+    ) -> SendResult:
+        wait = WAIT if (left := time_left()) is None else left
+        return self.append_once(queue, message, body, sys_flag, key, window_ms, wait=wait)
 
     def append_once(
         self,
@@ -135,9 +160,8 @@ class Dedup:
 
         keys = self._keys or self._opened()
         digest = digest_of(*sought)
-        number = keys.number(digest)
-        with time_limit(wait), keys.among_threads(number, wait), keys.among_processes(number, wait):
-            bucket = keys.bucket(number)
+        with time_limit(wait), keys.locked(keys.number(digest), wait):
+            bucket = keys.bucket()
             now_ms = self._clock_ms()
             first = self._sent_since(now_ms - window_ms, sought, keys, bucket, digest)
             if first is not None:
@@ -164,30 +188,29 @@ class Dedup:
         assert key is not None
         keys = self._keys or self._opened()
         digest = digest_of("key", queue.topic, key)
-        number, wait = keys.number(digest), WAIT if (left := time_left()) is None else left
-        with keys.among_threads(number, wait), keys.among_processes(number, wait):
-            keys.bucket(number).doubt(digest, self._clock_ms())
+        with keys.locked(keys.number(digest), WAIT if (left := time_left()) is None else left):
+            keys.bucket().doubt(digest, self._clock_ms())
             try:
                 return self._append(queue, message, body, sys_flag, unique_id)
             finally:
-                keys.bucket(number).doubt(digest, self._clock_ms())
+                keys.bucket().doubt(digest, self._clock_ms())
 
     def _sent_since(
         self, begin_ms: int, sought: _Sought, keys: SentKeys, bucket: Bucket, digest: bytes
     ) -> MessageExt | None:
         """The message that was sent under a key since begin_ms; the table knows of it from now on."""
-        known = bucket.find(digest)
-        first: MessageExt | None = None
-        if known is None:
-            if sought.kind == "id" or keys.complete_since(bucket) > begin_ms:
-                first = self._first(sought, begin_ms)
-        elif known[1] == CLAIMED:
-            # The process that died may have been stopped long before it stored the message.
-            first = self._first(sought, begin_ms)
-        elif known[0] > begin_ms:
-            first = self._kept(sought, known[1])
-        if first is not None and (known is None or known[1] == CLAIMED):
+        said, at = bucket.look(digest, begin_ms)
+        if said == KNOWN:
+            return self._kept(sought, at)
+        if sought.kind == "id":
+            at = EVERYWHERE
+        elif said == NEW:
+            return None
+        first = self._first(sought, begin_ms, at)
+        if first is not None:
             bucket.put(digest, _sent_ms(first), first.log_offset)
+        elif at < EVERYWHERE:
+            keys.know_before(self._store.index.files(), WAITING_TOPICS)
         return first
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
@@ -196,9 +219,8 @@ class Dedup:
         on."""
         keys = self._keys or self._opened()
         digest = digest_of("key", topic, key)
-        number = keys.number(digest)
-        with keys.among_threads(number, WAIT), keys.among_processes(number, WAIT):
-            keys.bucket(number).doubt(digest, EVER if for_good else self._clock_ms() + BATCH_MS)
+        with keys.locked(keys.number(digest), WAIT):
+            keys.bucket().doubt(digest, EVER if for_good else self._clock_ms() + BATCH_MS)
 
     def _opened(self) -> SentKeys:
         if self._store.read_only:
@@ -207,8 +229,13 @@ class Dedup:
         def opened() -> SentKeys:
             with self._lock:
                 if self._keys is None:
-                    count = self._bucket_count
-                    self._keys = SentKeys(self._store, clock_ms=self._clock_ms, bucket_count=count)
+                    self._keys = SentKeys(
+                        self._store,
+                        clock_ms=self._clock_ms,
+                        bucket_count=self._bucket_count,
+                        # A half message that is there may be committed at any time.
+                        is_told_all=all(topic != HALF_TOPIC for topic, _ in self._store.queues()),
+                    )
                 return self._keys
 
         return uninterrupted(opened, of=self._store)
@@ -226,13 +253,13 @@ class Dedup:
             return found
         return None
 
-    def _first(self, sought: _Sought, begin_ms: int) -> MessageExt | None:
-        """The oldest message of a key in the window, by the index."""
+    def _first(self, sought: _Sought, begin_ms: int, until: int) -> MessageExt | None:
+        """The oldest message of a key in the window, by the index, of what lies below a log offset."""
         begin = self._begin(sought.topic)
         found = [
             message
             for place in (sought.topic, *WAITING_TOPICS)
-            for message in stored(self._store, place, sought.word, begin_ms, self._name)
+            for message in stored(self._store, place, sought.word, begin_ms, self._name, until)
             if message.log_offset >= begin and sought.is_it(message) and _sent_ms(message) > begin_ms
         ]
         return min(found, key=lambda message: message.log_offset, default=None)
@@ -280,17 +307,10 @@ def with_dedup_key(message: Message, key: str) -> Message:
     """The same message with a dedup key. Raises MessageInvalid for what is no key, or is too much."""
     if not isinstance(key, str):
         raise TypeError(f"a dedup key is a str, not {type(key).__name__}")
-    if key.isascii() and key.isprintable() and key and " " not in key:
-        text = key.encode()
-    else:
-        text = encode(None, key, None, 0, None, None, True)[len(b"KEYS\x01") : -1]  # which checks it
-    encoded = message.encoded
-    if b"KEYS\x01" in encoded or PROPERTY in encoded:
-        keys = message.keys
-        joined = " ".join(keys if key in keys else (*keys, key))
-        encoded = changed(encoded, {"KEYS": joined, DEDUP_KEY: key})
-    else:
-        encoded = b"%sKEYS\x01%s\x02%s%s\x02" % (encoded, text, PROPERTY, text)
+    encode(None, key, None, 0, None, None, True)  # which checks it
+    keys = message.keys
+    joined = " ".join(keys if key in keys else (*keys, key))
+    encoded = changed(message.encoded, {"KEYS": joined, DEDUP_KEY: key})
     if len(encoded) > PROPERTIES_SIZE_MAX:
         raise MessageInvalid(
             f"tags, keys and properties come to {len(encoded):,} bytes with the dedup key, over the limit of"

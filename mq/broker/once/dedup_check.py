@@ -21,9 +21,10 @@ from pathlib import Path
 
 import xxhash
 
-from mq.broker.once import dedup_table, handled_keys
+from mq.broker.once import handled_keys
 from mq.errors import MQError
 from mq.names import check_group
+from mq.store.dedup import table as dedup_table
 from mq.store.directory.owner import opened_file
 
 __all__ = ["problems"]

@@ -22,7 +22,7 @@ LAYOUTS: dict[str, int] = {
     "mq/delay": 1,
     "mq/timer": 1,
     "mq/transactions": lib.MQ_TRANSACTIONS_LAYOUT,
-    "mq/dedup": 1,
+    "mq/dedup": lib.MQ_DEDUP_LAYOUT,
     "mq/once": 1,
 }
 CONTROL_HEAD = struct.Struct("@8sq")

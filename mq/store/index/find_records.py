@@ -26,23 +26,34 @@ TOLD_APART = (
     "TIMER_DEL_UNIQKEY",  # of a marker, which has the unique id of the message that it recalls
 )
 SIZE = 4096  # of most records
+EVERYWHERE = 1 << 62  # a log offset that no message reaches
 
 
 def stored(
-    store: Store, topic: str, key: str, since_ms: int = 0, broker_name: str = ""
+    store: Store, topic: str, key: str, since_ms: int = 0, broker_name: str = "", until: int = EVERYWHERE
 ) -> Iterator[MessageExt]:
     """The records of a topic, stored at since_ms or later, that may have this key or unique id, newest first:
-    the index goes by a hash. A reader goes by the index as it is."""
+    the index goes by a hash. A reader goes by the index as it is. until: a log offset below which all that
+    counts lies, with no append cut short there."""
     if not store.read_only:
-        copies = Copies(store)
-        copies.repair_tail()
-        if store.sync and store.visible_end() < store.end():
-            copies.flush()  # What is not on disk yet, nobody sees.
-        store.bring_index_up()
+        _make_findable(store, until)
     for log_offset in store.index.find(topic, key, since_ms):
+        if log_offset >= until:
+            continue
         found = record_at(store, log_offset, broker_name)
         if found is not None and found.log_offset == log_offset and found.topic == topic:
             yield found
+
+
+def _make_findable(store: Store, until: int) -> None:
+    copies = Copies(store)
+    if until >= store.end():
+        copies.repair_tail()
+        until = store.end()
+    if store.sync and store.visible_end() < until:
+        copies.flush()  # What is not on disk yet, nobody sees.
+    if store.word(lib.MQ_INDEXED_END) < until:
+        store.bring_index_up()
 
 
 def is_delivery(message: MessageExt, of: MessageExt) -> bool:

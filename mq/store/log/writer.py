@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from mq.api.queues import Appender, Appenders
+from mq.api.queues import Appender, Appenders, OnceAppender
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MQError
-from mq.fastpath import LogHandle, bind_calls, pack
+from mq.fastpath import LogHandle, bind_calls, keyed_appender, pack
 from mq.message import Message
+from mq.store.dedup.table import SentKeys
 from mq.store.log.delayed_append import DelayedAppend, target_properties
 from mq.store.log.first_send import FirstSend, Targets
 from mq.store.log.reappend import Copy
@@ -120,6 +121,33 @@ class Writer:
             target_properties(queue),
         )  # fmt: skip
         return append if self._bitmaps is None and not keyed else partial(slow_path, store)
+
+    def once_appender(
+        self,
+        queue: MessageQueue,
+        keys: SentKeys | None,
+        window_ms: int,
+        append_once: Callable[..., SendResult],
+    ) -> OnceAppender:
+        """See Directory.once_appender. append_once(message, body, sys_flag, key) does the same for whatever
+        message. It is always called where `keys` is None."""
+        version = self._version[0]
+        topic, _, queue_id = queue
+        slow_path = partial(self._unless_changed, version, append_once)
+        if self._targets.is_new(topic, queue_id) or keys is None or self._bitmaps is not None:
+            return slow_path
+        if self._replicas:
+            return slow_path  # Whoever sends the key meanwhile waits for them as well.
+        flushed = self._flushed if self._store.sync else None
+        return keyed_appender(
+            self._log_handle, keys.kept, keys.address, queue, topic.encode(), self._number(queue), version,
+            window_ms, slow_path, self._failed, flushed,
+        )  # fmt: skip
+
+    def _unless_changed(
+        self, version: int, append_once: Callable[..., SendResult], *arguments: Any
+    ) -> SendResult | None:
+        return append_once(*arguments) if self._version[0] == version else None
 
     def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
         """Raises what forbids a message whatever its topic is."""

@@ -36,6 +36,9 @@ GUARDED = (
     "mq_log_control",
     "mq_wait_deadline",
     "mq_create_file",
+    "mq_dedup_lock",
+    "mq_dedup_unlock",
+    "mq_dedup_stripe",
 )
 bind_guards(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in GUARDED))
 

@@ -39,6 +39,9 @@ HEADERS = (
     "control/group_slots.h",
     "control/replication.h",
     "log/follow.h",
+    "dedup/xxh3.h",
+    "dedup/dedup_table.h",
+    "dedup/keyed_append.h",
 )
 SOURCES = (
     "base/linux.c",
@@ -84,6 +87,9 @@ SOURCES = (
     "control/group_slots.c",
     "control/replication.c",
     "log/follow.c",
+    "dedup/xxh3.c",
+    "dedup/dedup_table.c",
+    "dedup/keyed_append.c",
 )
 
 kind = os.environ.get("MQ_BUILD", "")

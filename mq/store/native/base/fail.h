@@ -46,7 +46,11 @@ enum {
     MQ_FAIL_OFFSET = 34,       /* it is this owner's turn to commit an offset, which it has not written */
     MQ_FAIL_OFFSET_COPY = 35,  /* it is written, its copy is not */
     MQ_FAIL_EXPIRING = 36,     /* what is too old is found, and neither deleted nor told to be so */
-    MQ_FAIL_POINT_COUNT = 37
+    MQ_FAIL_KEY_LOCKED = 37,   /* the lock of a dedup key is held, nothing written */
+    MQ_FAIL_KEY_CLAIMED = 38,  /* the key is claimed, its message not stored */
+    MQ_FAIL_KEY_APPENDED = 39, /* its message is stored, and the key still claimed */
+    MQ_FAIL_KEY_MARKED = 40,   /* the table knows the message, the lock is held */
+    MQ_FAIL_POINT_COUNT = 41
 };
 
 #ifdef MQ_FAIL_POINTS

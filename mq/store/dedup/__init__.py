@@ -1,0 +1,1 @@
+"""mq/dedup: what was sent under a dedup key."""

@@ -1,0 +1,219 @@
+"""The table of what was sent under a key: mq/dedup, made and believed here, looked into in C.
+
+Its layout and its rules are in mq/store/native/dedup/dedup_table.h. Here is who may believe it: a process
+that goes by the same control file, in the same boot of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import xxhash
+
+from mq.errors import MQError, RequestTimeout, StoreLocked
+from mq.fastpath import Guard, bind_keyed, bucket_guard
+from mq.store.directory.file_locks import open_own_file
+from mq.store.directory.layouts import LAYOUTS
+from mq.store.index.find_records import EVERYWHERE
+from mq.store.log.reappend import Copies
+from mq.store.native import check, ffi, lib
+from mq.store.os_errors import named_errors
+from mq.store.shared.control import boot_id
+from mq.store.shared.lock_guards import byte_lock, locked_by_others
+from mq.store.shared.queue_table import Numbers
+from mq.store.store import Store
+
+__all__ = [
+    "BUCKET_COUNT",
+    "CLAIMED",
+    "EVER",
+    "KNOWN",
+    "LEFT",
+    "NEW",
+    "Bucket",
+    "SentKeys",
+    "digest_of",
+]
+
+STAMP = b"mqdedup%d" % LAYOUTS["mq/dedup"]
+HEADER = struct.Struct("=8sq16sqqqQ")
+BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = lib.MQ_DEDUP_BUCKETS_AT, lib.MQ_DEDUP_BUCKET_SIZE, 1 << 14
+CHECK_SIZE = 8  # in front of a bucket, and behind the header
+CLAIMED: int = lib.MQ_DEDUP_CLAIMED
+NEW, KNOWN, LEFT = lib.MQ_DEDUP_NEW, lib.MQ_DEDUP_KNOWN, lib.MQ_DEDUP_LEFT
+EVER = 1 << 62  # of a doubt: nothing that is missing here was not sent
+MAKING_BYTE, MAKING_TIMEOUT = 0, 10.0
+assert HEADER.size == lib.MQ_DEDUP_HEADER_SIZE
+bind_keyed(int(ffi.cast("uintptr_t", ffi.addressof(lib, "mq_dedup_append"))))
+
+
+def digest_of(kind: str, topic: str, key: str) -> bytes:
+    """What stands for a key of a topic; a kind of key never meets another one."""
+    digest, name, word = ffi.new("uint8_t[]", lib.MQ_DEDUP_DIGEST_SIZE), topic.encode(), key.encode()
+    check(lib.mq_dedup_digest(name, len(name), kind.encode(), word, len(word), digest))
+    return bytes(digest)
+
+
+class Bucket:
+    """The entries of one bucket, for the holder of its lock; what changes is written at once."""
+
+    __slots__ = ("_now_ms", "_table")
+
+    def __init__(self, table: Any, now_ms: int) -> None:
+        self._table, self._now_ms = table, now_ms
+
+    def look(self, digest: bytes, begin_ms: int) -> tuple[int, int]:
+        """NEW, KNOWN, LEFT or ASK, of a window that begins at begin_ms; and the place of what is known, or
+        the end of what the index is to be asked for."""
+        at = ffi.new("int64_t *")
+        return int(lib.mq_dedup_look(self._table, digest, begin_ms, self._now_ms, at)), int(at[0])
+
+    def put(self, digest: bytes, time_ms: int, place: int) -> None:
+        """Enter a key, in the place of the oldest one if need be."""
+        lib.mq_dedup_put(self._table, digest, time_ms, place, self._now_ms)
+
+    def doubt(self, digest: bytes, time_ms: int) -> None:
+        """Have the index asked for this key, as far as it was sent until then."""
+        lib.mq_dedup_doubt(self._table, digest, time_ms, self._now_ms)
+
+    def drop(self, digest: bytes) -> None:
+        """Forget a key of which nothing was stored."""
+        lib.mq_dedup_drop(self._table, digest, self._now_ms)
+
+
+class SentKeys:
+    """The table of one store, for one broker. Made anew where it cannot be believed. Raises StoreFull.
+
+    is_told_all: whether every send under a key will look into a table that is made now. kept: what is to be
+    kept as long as its `address` is used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock_ms: Callable[[], int],
+        bucket_count: int = BUCKET_COUNT,
+        is_told_all: bool = True,
+    ) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._is_told_all = is_told_all
+        self.path = store.root / "mq" / "dedup"
+        # Before it is opened: an interrupt may come between the return of the call and the next instruction.
+        self._opened = ffi.gc(ffi.new("mq_dedup **"), lib.mq_dedup_free)
+        self.kept: list[Any] = [self._opened]
+        store.detach_with(self._forked)
+        with named_errors(self.path):
+            self._fd = open_own_file(self.path)
+            store.close_in_child(self._fd)
+            try:
+                busy = partial(locked_by_others, self.path, "making it", time.monotonic())
+                with byte_lock(self._fd, MAKING_BYTE, MAKING_TIMEOUT, busy):
+                    count = self._believed()
+                    if count is None:
+                        count = bucket_count
+                        self._make(count)
+                opened = lib.mq_dedup_open(bytes(self.path), self._fd, count, self._opened)
+                check(opened, str(self.path))
+            except BaseException:
+                self.close()
+                raise
+        self._table = self._opened[0]
+        self.address = int(ffi.cast("uintptr_t", self._table))
+
+    def _believed(self) -> int | None:
+        """How many buckets there are; None for a file that is of no use."""
+        data = os.pread(self._fd, HEADER.size, 0)
+        if len(data) < HEADER.size:
+            return None
+        stamp, epoch, boot, count, *_ = HEADER.unpack(data)
+        if stamp != STAMP or xxhash.xxh3_64_digest(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+            return None
+        if epoch != Numbers(self._store).epoch or boot != boot_id():
+            return None
+        if os.fstat(self._fd).st_size < BUCKETS_AT + count * BUCKET_SIZE:
+            return None
+        return int(count)
+
+    def _make(self, count: int) -> None:
+        """Where others have it mapped, they go on with what is written here: it never becomes shorter."""
+        os.pwrite(self._fd, bytes(HEADER.size), 0)
+        os.posix_fallocate(self._fd, 0, BUCKETS_AT + count * BUCKET_SIZE)
+        content = bytes(BUCKET_SIZE - CHECK_SIZE)
+        empty = (xxhash.xxh3_64_digest(content) + content) * min(count, 4096)
+        # By writing, not through memory: what there is no room for is an error here, and no signal later.
+        at, end = BUCKETS_AT, BUCKETS_AT + count * BUCKET_SIZE
+        while at < end:
+            at += os.pwrite(self._fd, empty[: end - at], at)
+        # What a dead process is in the middle of ends before: it is repaired, and lies below since_end.
+        Copies(self._store).repair_tail()
+        end, epoch = self._store.end(), Numbers(self._store).epoch
+        since_ms = self._clock_ms() + 1 if end else 0
+        since_end = end if self._is_told_all else EVERYWHERE
+        head = HEADER.pack(STAMP, epoch, boot_id(), count, since_ms, since_end, 0)[:-CHECK_SIZE]
+        os.pwrite(self._fd, head + xxhash.xxh3_64_digest(head), 0)
+
+    def know_before(self, files: Sequence[Any], waiting_topics: Sequence[str]) -> None:
+        """Have these files of the index, which know all that was sent before the table was made, looked into
+        without asking; messages of any topic may wait in those topics. Once is enough."""
+        if len(self.kept) > 1:
+            return
+        handles = ffi.new("mq_index *[]", [file.handle for file in files])
+        names = [ffi.new("char[]", topic.encode()) for topic in waiting_topics]
+        topics = ffi.new("char *[]", names)
+        self.kept += [handles, names, topics, *files]
+        lib.mq_dedup_know_before(self._table, handles, len(files), topics, len(names))
+
+    def number(self, digest: bytes) -> int:
+        """Of the bucket of a key."""
+        return int(lib.mq_dedup_bucket(self._table, digest))
+
+    def locked(self, number: int, wait: float) -> Guard:
+        """For a with statement: nobody else is at this bucket. Raises RequestTimeout, and StoreLocked where
+        this thread is at it already, in what a signal handler interrupted."""
+        return bucket_guard(self._opened, self.address, number, wait, partial(self._not_locked, wait))
+
+    def _not_locked(self, wait: float, result: int) -> NoReturn:
+        if result == lib.MQ_BUSY:
+            raise self._timed_out(wait)
+        if result == lib.MQ_REENTERED:
+            raise self._reentered()
+        if result == lib.MQ_CLOSED:  # while this one waited
+            raise self._store.refusal()
+        check(result, str(self.path))
+        raise AssertionError(result)
+
+    def _reentered(self) -> MQError:
+        return StoreLocked(
+            f"{self.path}: a signal handler sends under a dedup key while the thread that it interrupted"
+            " does so: have the handler set a flag, and send from a thread",
+            path=str(self.path),
+            pid=os.getpid(),
+        )
+
+    def _timed_out(self, wait: float) -> MQError:
+        busy = locked_by_others(self.path, "storing a message of this key", time.monotonic() - wait)
+        return RequestTimeout(f"{busy}; whether it is stored is not known: send it again under the same key")
+
+    def bucket(self) -> Bucket:
+        """The buckets as they are now, for the holder of the lock of the one that is looked into."""
+        return Bucket(self._table, self._clock_ms())
+
+    def _forked(self) -> None:
+        self._fd = -1  # The store closes the child's copy.
+        if self._opened[0]:
+            lib.mq_dedup_forked(self._opened[0])
+
+    def close(self) -> None:
+        """Let go of the file, once other threads are done with it."""
+        fd, self._fd = self._fd, -1
+        if self._opened[0]:
+            lib.mq_dedup_close(self._opened[0])
+        if fd >= 0:
+            self._store.closed_here(fd)

@@ -1,0 +1,124 @@
+/* keyed_append.c: lock of the key, look into the table, claim, append, mark, unlock. */
+#include "dedup/dedup_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/linux.h"
+
+enum { PROPERTIES_ROOM = 1024, FOUND_AT_ONCE = 16 };
+
+static const char KEYS[] = "KEYS\1", DEDUP_KEY[] = "DEDUP_KEY\1";
+
+static char *put_property(char *at, const char *name, const mq_keyed_message *of) {
+    size_t size = strlen(name);
+    memcpy(at, name, size);
+    memcpy(at + size, of->key, (size_t)of->key_size);
+    at += size + (size_t)of->key_size;
+    *at = 2;
+    return at + 1;
+}
+
+/* The properties with the key; how many bytes they are, 0 where they are not for this. */
+static int64_t add_key(const mq_keyed_message *of, char *room) {
+    int64_t added =
+        (int64_t)(sizeof KEYS + sizeof DEDUP_KEY) + 2 * of->key_size; /* each zero stands for a 02 */
+    if (of->key_size <= 0 || of->key_size > PROPERTIES_ROOM || of->properties_size < 0 ||
+        of->properties_size + added > PROPERTIES_ROOM)
+        return 0;
+    for (int64_t i = 0; i < of->key_size; i++)
+        if (of->key[i] <= ' ' || of->key[i] >= 127) return 0;
+    /* A message with other keys gets a list of them. */
+    if (memmem(of->properties, (size_t)of->properties_size, KEYS, sizeof KEYS - 1)) return 0;
+    memcpy(room, of->properties, (size_t)of->properties_size);
+    put_property(put_property(room + of->properties_size, KEYS, of), DEDUP_KEY, of);
+    return of->properties_size + added;
+}
+
+void mq_dedup_know_before(mq_dedup *table, mq_index *const *files, int32_t file_count,
+                          const char *const *waiting_topics, int32_t topic_count) {
+    mq_dedup_before *none = NULL;
+    mq_dedup_before *made = malloc(sizeof *made);
+    if (!made) return;
+    *made = (mq_dedup_before){files, file_count, waiting_topics, topic_count, mq_dedup_since_end(table)};
+    if (!atomic_compare_exchange_strong(&table->before, &none, made)) free(made);
+}
+
+static int may_hold(const mq_dedup_before *before, const char *topic, int64_t topic_size,
+                    const mq_keyed_message *message, int64_t begin_ms) {
+    int32_t hash = mq_index_hash(topic, topic_size, message->key, message->key_size);
+    int64_t places[FOUND_AT_ONCE];
+    for (int32_t i = 0; i < before->file_count; i++) {
+        int32_t unit = 0;
+        do {
+            int count = mq_index_find(before->files[i], hash, begin_ms > 0 ? begin_ms : 0, INT64_MAX, &unit,
+                                      FOUND_AT_ONCE, places);
+            if (count < 0) return 1;
+            for (int at = 0; at < count; at++)
+                if (places[at] < before->end) return 1;
+        } while (unit);
+    }
+    return 0;
+}
+
+/* Whether a message of this key may have been stored before the table was made. */
+static int may_be_before(const mq_dedup *table, const mq_keyed_message *message, int64_t begin_ms,
+                         int64_t end) {
+    const mq_dedup_before *before = atomic_load(&table->before);
+    if (!before || before->end != end) return 1;
+    if (may_hold(before, message->topic, message->topic_size, message, begin_ms)) return 1;
+    for (int32_t i = 0; i < before->topic_count; i++)
+        if (may_hold(before, before->topics[i], (int64_t)strlen(before->topics[i]), message, begin_ms))
+            return 1;
+    return 0;
+}
+
+static int is_new(const mq_dedup *table, const uint8_t *digest, const mq_keyed_message *message,
+                  int64_t now_ms) {
+    int64_t begin_ms = now_ms - message->window_ms;
+    int64_t end;
+    int said = mq_dedup_look(table, digest, begin_ms, now_ms, &end);
+    return said == MQ_DEDUP_NEW || (said == MQ_DEDUP_ASK && !may_be_before(table, message, begin_ms, end));
+}
+
+/* The lock is held, and the key is new. */
+static int append(mq_dedup *table, const uint8_t *digest, int64_t now_ms, mq_log *log,
+                  const mq_keyed_message *of, const char *properties, int64_t properties_size,
+                  mq_receipt *receipt) {
+    mq_dedup_put(table, digest, now_ms, MQ_DEDUP_CLAIMED, now_ms);
+    mq_fail_at(MQ_FAIL_KEY_CLAIMED);
+    int result = mq_append(log, of->queue, of->topics_version, of->flag, of->sys_flag, of->body,
+                           of->body_size, properties, properties_size, NULL, NULL, receipt);
+    mq_fail_at(MQ_FAIL_KEY_APPENDED);
+    if (!result) {
+        /* The append may have taken long: it counts from when it is stored, in the index too. */
+        int64_t stored_ms = mq_linux_now_ms();
+        mq_dedup_put(table, digest, stored_ms > now_ms ? stored_ms : now_ms, receipt->log_offset, now_ms);
+    } else if (result != MQ_IO) { /* after which the claim has the index asked */
+        mq_dedup_drop(table, digest, now_ms);
+    }
+    mq_fail_at(MQ_FAIL_KEY_MARKED);
+    return result;
+}
+
+int mq_dedup_append(mq_dedup *table, mq_log *log, const mq_keyed_message *message, mq_receipt *receipt) {
+    char properties[PROPERTIES_ROOM];
+    uint8_t digest[MQ_DEDUP_DIGEST_SIZE];
+    int64_t size = add_key(message, properties);
+    if (!size ||
+        mq_dedup_digest(message->topic, message->topic_size, "key", message->key, message->key_size, digest))
+        return 1;
+    int64_t bucket = mq_dedup_bucket(table, digest);
+    if (mq_dedup_lock(table, bucket, 0)) return 1;
+    mq_fail_at(MQ_FAIL_KEY_LOCKED);
+    int64_t now_ms = mq_linux_now_ms();
+    int result = 1;
+    if (is_new(table, digest, message, now_ms))
+        result = append(table, digest, now_ms, log, message, properties, size, receipt);
+    int error = errno;
+    mq_dedup_unlock(table, bucket);
+    errno = error;
+    return result;
+}
