@@ -62,10 +62,13 @@ def test_settings_are_shown_and_changed(run: Run, filled: Path) -> None:
 def test_a_dry_run_shows_what_would_be_deleted_and_which_groups_have_not_read_it(
     run: Run, filled: Path
 ) -> None:
-    assert run("expire", "--dry-run", "--json").objects == [{"files": 0, "bytes": 0, "queues": []}]
+    assert run("expire", "--dry-run", "--json").objects == [
+        {"files": 0, "bytes": 0, "queues": [], "waiting": []}
+    ]
     files = log_files(filled)
     [facts] = run("expire", "--dry-run", "--hours", "50", "--json").objects
     [queue] = facts.pop("queues")
+    assert facts.pop("waiting") == []
     assert facts == {"files": len(files) - 1, "bytes": 4096 * (len(files) - 1)}
     last = queue["last"]
     assert queue == {"topic": "A", "queue_id": 0, "first": 0, "last": last, "unread": {"billing": last - 9}}

@@ -100,11 +100,11 @@ def offsets_of(broker: mq.LocalBroker) -> Offsets:
     return found if watched is None else {**found, (WATCHERS, "others", 0): watched}
 
 
-def first_part(root: Path) -> None:
+def first_part(root: Path, topic_count: int) -> None:
     """A queue that is quiet from then on, and what makes files of every other kind."""
     with open_store(root, duties=True) as broker:
         set_dedup_buckets(broker, 8)
-        spare = {f"spare-{number:02}": 1 for number in range(SPARE_COUNT)}
+        spare = {f"spare-{number:02}": 1 for number in range(topic_count)}
         for topic, count in {**QUEUES, "others": 1, **spare}.items():
             broker.create_topic(topic, count)
         for number in range(30):
@@ -211,6 +211,7 @@ class Prepared:
     root: Path
     state: str
     has_loss: bool = False  # a file of its log was lost, and that was found and told before
+    has_journal: bool = False  # of its topics
     snapshot: Snapshot = field(init=False)
     older: Files = field(init=False)
     much_older: Files = field(init=False)
@@ -220,7 +221,7 @@ class Prepared:
     lost: set[Place] = field(init=False)
 
     def __post_init__(self) -> None:
-        first_part(self.root)
+        first_part(self.root, SPARE_COUNT if self.has_journal else 0)
         self.much_older = small_files(self.root)
         second_part(self.root)
         if self.has_loss:

@@ -169,7 +169,12 @@ def test_a_call_that_is_interrupted_at_any_instruction_leaves_nothing_locked(
     beside.sends()
 
 
-@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+# An exception between two steps of asyncio's own loop loses the later one: asyncio.run() then waits for ever
+# for a task that nobody continues.
+WITHOUT_LOOP = [kind for kind in CALLS if not kind.__name__.startswith("asynchronous")]
+
+
+@pytest.mark.parametrize("kind", WITHOUT_LOOP, ids=lambda kind: kind.__name__)
 def test_a_call_that_an_alarm_cuts_short_leaves_nothing_locked(
     kind: Callable[[LocalBroker], Call], broker: LocalBroker, beside: Beside
 ) -> None:

@@ -49,7 +49,7 @@ class FakeHalfStore(HalfTopic):
         self.steps_left: int | None = None  # until the user dies
         self._ahead = {}
         self._copies = self._of_rounds = Mock()  # _append() stands in for both
-        self._have = lambda _topic, _queue_count: None
+        self._ensure = lambda _topic, _queue_count: None
 
     # What HalfTopic has of a store.
 
