@@ -34,6 +34,8 @@ from tests.support.processes.fail_build import fail_points
 from tests.support.processes.nursery import Nursery, Process
 from tests.support.threads import threads_named
 
+pytestmark = pytest.mark.rounds
+
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0
 LEASE = 0.5

@@ -22,6 +22,8 @@ from tests.support.processes.fail_build import TREE, fail_points
 from tests.support.processes.halts import halts
 from tests.support.processes.nursery import Nursery
 
+pytestmark = pytest.mark.rounds
+
 ACTORS = "tests.broker.timer_actors"
 POINT = fail_points()
 PATIENCE = 60.0

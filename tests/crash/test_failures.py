@@ -20,7 +20,7 @@ from tests.support.processes.nursery import Process
 from tests.support.processes.trace import acks
 from tests.support.store.sizes import SMALL
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 POINT = fail_points()
 
 

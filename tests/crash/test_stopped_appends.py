@@ -29,7 +29,7 @@ from tests.support.processes.nursery import Nursery, Process
 from tests.support.processes.outcomes import Calls, outcomes
 from tests.support.store.sizes import SMALL
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 
 POINT = fail_points()
 LIMIT, PATIENCE = 0.1, 60.0  # seconds: of a call, and of this test

@@ -22,6 +22,8 @@ from tests.damage.conftest import MEMORY
 from tests.damage.whole_files import WAYS, Outcome, Prepared, look, look_at_timers
 from tests.damage.whole_files import names as is_named
 
+pytestmark = pytest.mark.rounds
+
 STATES = ("closed", "killed", "copied")
 KINDS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "mq", "others")
 HAS_OFFSETS = ("config/consumerOffset", "mq/broadcast/", "mq/groups/")

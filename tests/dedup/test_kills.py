@@ -24,6 +24,8 @@ from tests.support.insides import store_of
 from tests.support.processes.children import Child, call
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 
+pytestmark = pytest.mark.rounds
+
 ROUNDS = int(os.environ.get("MQ_KILLS", "12"))
 
 

@@ -22,6 +22,8 @@ import mq
 from examples import outbox
 from mq.store.check import problems
 
+pytestmark = pytest.mark.rounds
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT, INTERVAL = 0.2, 0.2
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -63,6 +64,15 @@ def test_the_pytest_recipe_works(recipe: Path) -> None:
     assert (recipe / "conftest.py").exists()
 
 
+def hear_signals(server: int, count: int) -> bool:
+    """Whether so many workers have their own handlers. Until then a worker loses what it is sent,
+    and gunicorn kills it after 30 s."""
+    workers = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    caught = [re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{each}/status").read_text()) for each in workers]
+    own = [each for each in caught if each and int(each[1], 16) >> (signal.SIGABRT - 1) & 1]
+    return len(own) == count
+
+
 def test_the_gunicorn_and_fork_recipe_works(recipe: Path) -> None:
     # The workers read gunicorn.conf.py of the directory.
     server = subprocess.Popen(
@@ -86,6 +96,10 @@ def test_the_gunicorn_and_fork_recipe_works(recipe: Path) -> None:
             request = urllib.request.Request(found[1], b"order %d" % number, method="POST")
             with urllib.request.urlopen(request, timeout=60) as answer:
                 assert len(answer.read()) == 32
+        deadline = time.monotonic() + 60
+        while not hear_signals(server.pid, 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         server.send_signal(signal.SIGTERM)
         said += server.communicate(timeout=60)[0]
     finally:

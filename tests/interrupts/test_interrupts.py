@@ -37,6 +37,7 @@ SECONDS = float(os.environ.get("MQ_INTERRUPT_SECONDS", "2"))
 ALL = 1 << 30
 
 pytestmark = [
+    pytest.mark.rounds,
     # What is cut short in the middle of reading a file leaves it to the collector, which says so.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.timeout(0 if TIMES == "all" else 300),  # some calls have 25,000 instructions

@@ -18,6 +18,8 @@ from tests.support.cluster.ports import free_port
 from tests.support.eventually import eventually as eventually_or
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, open_small
 
+pytestmark = pytest.mark.rounds
+
 
 def eventually(what: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
     eventually_or(what, why, 60.0, 0.02)

@@ -23,6 +23,7 @@ LONGEST = (
     "tests/cluster/",
     "tests/damage/test_hostile_bytes.py",
     "tests/speed/test_cases.py",
+    "tests/interrupts/",
     "tests/crash/",
     "tests/damage/",
     "tests/groups/",

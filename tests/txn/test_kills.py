@@ -23,6 +23,8 @@ from tests.support.store.sizes import SIZES
 from tests.txn.deposits import GROUP, TOPIC, Check, Step
 from tests.txn.stage import Stage, agreed, nursery_in, told
 
+pytestmark = pytest.mark.rounds
+
 COUNT = int(os.environ.get("MQ_TRANSACTION_KILLS", "1000"))
 PER_PROCESS = 4 * len(Step)
 PRODUCERS = 4

@@ -24,6 +24,8 @@ from tests.support.store.sizes import SIZES
 from tests.txn.deposits import GROUP, TOPIC, Database, Deposit
 from tests.txn.stage import Stage, agreed, deposited, nursery_in, told
 
+pytestmark = pytest.mark.rounds
+
 COUNT = 60
 OPTIONS: dict[str, Any] = {
     **SIZES,

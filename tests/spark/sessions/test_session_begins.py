@@ -14,7 +14,7 @@ from mq.broker.local import LocalBroker
 from tests.spark.reading import send
 from tests.spark.results import results, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
+pytestmark = [pytest.mark.spark, pytest.mark.rounds, pytest.mark.timeout(900)]  # Spark on a slow machine.
 
 T = TypeVar("T")
 

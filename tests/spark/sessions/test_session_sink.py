@@ -15,7 +15,7 @@ from tests.spark.results import results, run
 from tests.spark.session import begun
 from tests.spark.writing import numbered, staged_files, stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
+pytestmark = [pytest.mark.spark, pytest.mark.rounds, pytest.mark.timeout(900)]  # Spark on a slow machine.
 
 
 def test_a_batch_is_written_once(spark: Any, broker: LocalBroker, directory: Path) -> None:
