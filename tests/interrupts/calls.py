@@ -372,6 +372,7 @@ def looked_up(broker: LocalBroker) -> Call:
         assert queue.offset_at(0) == queue.min_offset == 0
         assert broker.queue_offsets("orders")
         assert broker.settings("orders").read_queue_count == 2
+        broker.when_reachable(queue.message_queue, list)()
         with suppress(MQError):
             broker.topic("missing")
 
