@@ -91,14 +91,22 @@ def of_kind(prepared: Prepared, kind: str) -> list[str]:
     return below
 
 
+class Stores(dict[str, Prepared]):
+    """By state; each is made when it is first asked for."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def __missing__(self, state: str) -> Prepared:
+        (self._base / state).mkdir()
+        self[state] = prepared = Prepared(self._base / state / "store", state)
+        return prepared
+
+
 @pytest.fixture(scope="module")
-def stores() -> Iterator[dict[str, Prepared]]:
+def stores() -> Iterator[Stores]:
     base = Path(tempfile.mkdtemp(prefix="mq-whole-files-", dir=MEMORY if MEMORY.is_dir() else None))
-    made: dict[str, Prepared] = {}
-    for state in STATES:
-        (base / state).mkdir()
-        made[state] = Prepared(base / state / "store", state)
-    yield made
+    yield Stores(base)
     shutil.rmtree(base)
 
 
@@ -127,9 +135,7 @@ def complaints(found: Outcome, want: Expected, *, is_known: bool = True) -> list
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("state", STATES)
-def test_a_damaged_file_is_made_anew_or_what_is_lost_is_named(
-    stores: dict[str, Prepared], state: str, kind: str
-) -> None:
+def test_a_damaged_file_is_made_anew_or_what_is_lost_is_named(stores: Stores, state: str, kind: str) -> None:
     prepared = stores[state]
     log_files = of_kind(prepared, "commitlog")
     names = of_kind(prepared, kind)
@@ -152,7 +158,7 @@ def test_a_damaged_file_is_made_anew_or_what_is_lost_is_named(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_an_undamaged_store_is_as_it_was(stores: dict[str, Prepared], state: str) -> None:
+def test_an_undamaged_store_is_as_it_was(stores: Stores, state: str) -> None:
     """Otherwise every case above would only be about how it is put back."""
     prepared = stores[state]
     prepared.damage("lock", "nothing")
@@ -161,14 +167,14 @@ def test_an_undamaged_store_is_as_it_was(stores: dict[str, Prepared], state: str
     assert found.told == ""
 
 
-def test_a_lost_file_is_an_exit_code(stores: dict[str, Prepared], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_file_is_an_exit_code(stores: Stores, capfd: pytest.CaptureFixture[str]) -> None:
     prepared = stores["closed"]
     assert prepared.damage(of_kind(prepared, "commitlog")[1], "zeroed")
     assert run([str(prepared.root), "verify"]) == 1
     assert "orders/0 queue offsets" in capfd.readouterr().out
 
 
-def test_a_file_that_is_put_back_is_not_lost_any_more(stores: dict[str, Prepared]) -> None:
+def test_a_file_that_is_put_back_is_not_lost_any_more(stores: Stores) -> None:
     prepared = stores["killed"]
     name = of_kind(prepared, "commitlog")[1]
     assert prepared.damage(name, "missing")
@@ -224,14 +230,14 @@ NO_FILES = {
 }
 
 
-def test_every_file_that_a_store_writes_is_damaged(stores: dict[str, Prepared]) -> None:
+def test_every_file_that_a_store_writes_is_damaged(stores: Stores) -> None:
     """Files of mq/ and config/ that the source names, and those that were written."""
     source = "".join(path.read_text() for path in (Path(mq.__file__).parent).rglob("*.py"))
     named = set(re.findall(r'"(?:mq|config)" / "([\w.]+)"', source)) - NO_FILES
     assert len(named) > 15
     damaged: set[str] = set()
     written: set[str] = set()
-    for prepared in stores.values():
+    for prepared in (stores[state] for state in STATES):
         written |= set(prepared.snapshot.files)
         for kind in KINDS:
             damaged |= set(of_kind(prepared, kind))
@@ -244,7 +250,7 @@ def test_every_file_that_a_store_writes_is_damaged(stores: dict[str, Prepared]) 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("state", STATES)
-def test_the_leader_makes_a_damaged_file_of_the_timer_anew(stores: dict[str, Prepared], state: str) -> None:
+def test_the_leader_makes_a_damaged_file_of_the_timer_anew(stores: Stores, state: str) -> None:
     prepared = stores[state]
     names = [name for name in prepared.snapshot.files if "timer" in name and not name.endswith(".lock")]
     assert len({name.split("/")[0] for name in names}) >= 3
