@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mq.api.queues import readable
-from mq.api.results import MessageQueue
 from mq.api.retention import Range, Unread
-from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
+from mq.broker.delay.levels import SCHEDULE_TOPIC
+from mq.broker.delay.pending import undelivered
 from mq.broker.delay.schedule import Schedule
 from mq.broker.groups.groups import Groups
 from mq.names import RETRY_PREFIX, is_system_topic
 
 __all__ = ["ExpiringUnread"]
-
-READ_COUNT, READ_SIZE = 256, 1 << 20
 
 
 class ExpiringUnread:
@@ -70,10 +67,8 @@ class ExpiringUnread:
     def _not_delivered(self, level: Range, readers: dict[str, set[str]]) -> Iterator[Unread]:
         """Of the messages of a delay level: those that are not delivered yet, for the groups of the topics
         that they are meant for."""
-        queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level.queue_id)
-        begin = max(level.first, self._schedule.delivered(level.queue_id + 1, queue))
         runs: dict[str, tuple[int, int]] = {}  # group to the first and last offset of a run of messages
-        for offset, topic in self._destinations(queue, begin, level.last):
+        for topic, offset in undelivered(self._schedule, self._broker_name, level):
             retrying = retrying_group(topic)
             groups = [retrying] if retrying else [name for name, of in readers.items() if topic in of]
             for group in groups:
@@ -84,18 +79,6 @@ class ExpiringUnread:
                 runs[group] = first, offset
         for group, (first, last) in sorted(runs.items()):
             yield Unread(group, SCHEDULE_TOPIC, level.queue_id, first, last)
-
-    def _destinations(self, queue: MessageQueue, begin: int, last: int) -> Iterator[tuple[int, str]]:
-        """Queue offset and destination of the messages of a delay level. Damaged records are left out."""
-        if begin > last:
-            return
-        pull = self._schedule.reader.pull
-        for found in readable(lambda at: pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), begin):
-            for message in found.messages:
-                if message.queue_offset > last:
-                    return
-                if (place := destination(message)) is not None:
-                    yield message.queue_offset, place[0]
 
 
 def retrying_group(topic: str) -> str:

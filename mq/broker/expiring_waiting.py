@@ -10,21 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from mq.api.queues import readable
 from mq.api.results import MessageQueue
 from mq.api.retention import DELAYED, HALF, Range, Waiting
 from mq.api.transactions import Undecided
-from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
-from mq.broker.delay.pending import delivered_before, due_ms_of, is_marker, name_of
+from mq.broker.delay.levels import SCHEDULE_TOPIC
+from mq.broker.delay.pending import (
+    delivered_before,
+    due_ms_of,
+    is_marker,
+    messages,
+    name_of,
+    undelivered,
+)
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC
-from mq.message import MessageExt
 from mq.store.store import Store
 
 __all__ = ["ExpiringWaiting"]
 
-READ_COUNT, READ_SIZE = 256, 1 << 20
 Found = tuple[str, int]  # The topic that a message is meant for, and its queue offset where it waits.
 
 
@@ -50,7 +54,7 @@ class ExpiringWaiting:
         looked at for copies; where there are more, nothing is said of messages with a due time."""
         for each in ranges:
             if each.topic == SCHEDULE_TOPIC:
-                yield from _by_topic(DELAYED, each, self._of_level(each))
+                yield from _by_topic(DELAYED, each, undelivered(self._schedule, self._broker_name, each))
             elif each.topic == TIMER_TOPIC:
                 yield from _by_topic(DELAYED, each, self._of_times(each, count_max))
         halves = [each for each in ranges if each.topic in (HALF_TOPIC, GIVEN_UP_TOPIC)]
@@ -64,40 +68,22 @@ class ExpiringWaiting:
                 ]
                 yield from _by_topic(HALF, each, places)
 
-    def _of_level(self, level: Range) -> Iterator[Found]:
-        queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level.queue_id)
-        begin = max(level.first, self._schedule.delivered(level.queue_id + 1, queue))
-        for message in self._messages(queue, begin, level.last):
-            if (place := destination(message)) is not None:
-                yield place[0], message.queue_offset
-
     def _of_times(self, gone: Range, count_max: int | None) -> Iterator[Found]:
-        queue = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id)
+        queue, reader = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id), self._schedule.reader
         delivered_ms = delivered_before(self._store, self._timer)
         waiting: dict[tuple[str, str], Found] = {}
-        for message in self._messages(queue, gone.first, gone.last):
+        for message in messages(reader, queue, gone.first, gone.last):
             name, due_ms = name_of(message), due_ms_of(message)
             if name is not None and due_ms is not None and due_ms > delivered_ms:
                 waiting[name] = name[0], message.queue_offset
         if not waiting:
             return
-        for count, message in enumerate(self._messages(queue, gone.first, 1 << 62)):
+        for count, message in enumerate(messages(reader, queue, gone.first)):
             if count_max is not None and count >= count_max:
                 return
             if message.queue_offset > gone.last or is_marker(message):
                 waiting.pop(name_of(message) or ("", ""), None)
         yield from waiting.values()
-
-    def _messages(self, queue: MessageQueue, begin: int, last: int) -> Iterator[MessageExt]:
-        """Those that are whole."""
-        if begin > last:
-            return
-        pull = self._schedule.reader.pull
-        for found in readable(lambda at: pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), begin):
-            for message in found.messages:
-                if message.queue_offset > last:
-                    return
-                yield message
 
 
 def _by_topic(kind: str, gone: Range, found: Sequence[Found] | Iterator[Found]) -> Iterator[Waiting]:

@@ -62,8 +62,10 @@ class LocalWaiter:
             if len(words) > WORD_COUNT_MAX:
                 timeout = min(timeout, TOO_MANY_SECONDS)
             wait = self._wait_for(topics, positions, list(words.values())[:WORD_COUNT_MAX])
-            wait.sleep(timeout)
-            wait.drop_words()
+            try:
+                wait.sleep(timeout)
+            finally:
+                wait.drop_words()
         self._heard = self._event.value
         for member in worded:
             member.mark_seen()
@@ -74,7 +76,7 @@ class LocalWaiter:
         positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         words: Sequence[tuple[Futex, int]],
     ) -> Wait:
-        """To wait for this. What a consumer waits for has mostly other offsets than before, and no more."""
+        """The wait that was made last, where nothing but offsets and values differ; or another one."""
         queues = [(queue, hashes) for queue, _, hashes in positions]
         asked = topics, len(words), queues
         if self._wait is not None and asked == self._asked:

@@ -4,8 +4,11 @@ on, it finds out before it does anything: nothing is delivered twice, or lost, w
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -272,12 +275,38 @@ def test_a_renewed_lease_cannot_be_taken(store: Store) -> None:
     second.close()
 
 
+def test_a_writer_of_duties_is_collected_in_a_cycle_with_its_words(tmp_path: Path) -> None:
+    """As with a broker that is dropped and not closed. A view that cffi had of the words crashed Python."""
+    code = f"""
+import gc, mmap
+from mq.store.store import Store
+
+class Holder:
+    pass
+
+store = Store({str(tmp_path / "store")!r})
+mapped = mmap.mmap(-1, mmap.PAGESIZE)
+words = memoryview(mapped).cast("q")  # The oldest in the cycle, which Python clears first.
+holder = Holder()
+holder.words, holder.put, holder.itself = words, store.control.duty_writer(mapped), holder
+del mapped, words, holder
+gc.collect()
+store.close()
+print("collected")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "collected\n"), run.stderr
+
+
 def test_a_lease_that_lapsed_passes_on_and_does_not_come_back(store: Store) -> None:
     first, second = Turn(store, 0.1), Turn(store, 0.1)
     assert first.take()
-    words = memoryview(bytearray(64)).cast("q")
+    mapped = mmap.mmap(-1, mmap.PAGESIZE)
+    words = memoryview(mapped).cast("q")
     assert store.control is not None
-    put = store.control.duty_writer(words)
+    put = store.control.duty_writer(mapped)
     put({1: 5})
     assert not turns.has_lapsed(store)
     time.sleep(0.11)

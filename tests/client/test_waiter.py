@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import mq
 import mq.aio
 from mq.api.group import Membership, Subscription
 from mq.filter.tags import tag_hash
+from mq.store.shared.waiting import Futex
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
@@ -129,6 +132,37 @@ def test_each_wait_is_for_what_it_is_asked_then(broker: mq.Broker) -> None:
     sleeps((first, 0, None))
     append_one(broker, "orders", 0, message, b"news")
     finds((first, 0, None))
+
+
+class MappedMember:
+    """A member with one word, in a map of its own."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+
+    def version(self) -> int:
+        return 0
+
+    def words(self) -> list[tuple[Futex, int]]:
+        return [(Futex(self._memory), 0)]
+
+    def mark_seen(self) -> None:
+        pass
+
+
+def test_a_wait_that_the_broker_ended_keeps_no_memory_of_members(directory: Path) -> None:
+    """A map cannot be closed while anything looks into it."""
+    broker, memory = mq.open(directory), mmap.mmap(-1, mmap.PAGESIZE)
+    waiter, member = broker.waiter(), MappedMember(memory)
+
+    def wait() -> None:
+        with suppress(mq.BrokerClosed):
+            waiter.wait([], [(member, 0)], LONG)
+
+    waiting = Waiting(wait)
+    broker.close()
+    waiting.end()
+    memory.close()
 
 
 def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBroker) -> None:

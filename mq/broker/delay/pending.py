@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from mq.api.local import Delayed
 from mq.api.queues import readable
 from mq.api.results import MessageQueue
+from mq.api.retention import Range
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
 from mq.broker.delay.recall import MARKS
 from mq.broker.delay.schedule import Schedule
@@ -21,9 +22,10 @@ from mq.properties import number_of, value_of
 from mq.store.queue.reader import Reader
 from mq.store.store import Store
 
-__all__ = ["delayed", "delivered_before", "due_ms_of", "is_marker", "name_of"]
+__all__ = ["delayed", "delivered_before", "due_ms_of", "is_marker", "messages", "name_of", "undelivered"]
 
 READ_COUNT, READ_SIZE = 256, 1 << 20
+QUEUE_OFFSET_MAX = 1 << 62
 LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
 
 
@@ -69,7 +71,7 @@ def _of_levels(reader: Reader, broker_name: str, schedule: Schedule) -> Iterator
         queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level - 1)
         if not reader.max_offset(queue):
             continue
-        for message in _messages(reader, queue, schedule.delivered(level, queue)):
+        for message in messages(reader, queue, schedule.delivered(level, queue)):
             place = destination(message)
             if place is not None:
                 due_ms = message.store_time_ms + delay_ms
@@ -81,7 +83,7 @@ def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[D
     queue = MessageQueue(TIMER_TOPIC, broker_name, 0)
     waiting: dict[tuple[str, str], Delayed] = {}
     recalled: set[tuple[str, str]] = set()
-    for message in _messages(reader, queue, reader.min_offset(queue)):
+    for message in messages(reader, queue, reader.min_offset(queue)):
         place, out_ms = destination(message), number_of(message.encoded, b"TIMER_OUT_MS\x01")
         if place is None or out_ms is None:
             continue
@@ -94,6 +96,23 @@ def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[D
     yield from (one for name, one in waiting.items() if name not in recalled)
 
 
-def _messages(reader: Reader, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
-    for found in readable(lambda at: reader.pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), offset):
-        yield from found.messages
+def messages(
+    reader: Reader, queue: MessageQueue, first: int, last: int = QUEUE_OFFSET_MAX
+) -> Iterator[MessageExt]:
+    """Those of a queue from one offset to another. Damaged records are left out."""
+    if first > last:
+        return
+    for found in readable(lambda at: reader.pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), first):
+        for message in found.messages:
+            if message.queue_offset > last:
+                return
+            yield message
+
+
+def undelivered(schedule: Schedule, broker_name: str, level: Range) -> Iterator[tuple[str, int]]:
+    """What waits in a range of a delay level: the topic that each message is for, and its queue offset."""
+    queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level.queue_id)
+    first = max(level.first, schedule.delivered(level.queue_id + 1, queue))
+    for message in messages(schedule.reader, queue, first, level.last):
+        if (place := destination(message)) is not None:
+            yield place[0], message.queue_offset

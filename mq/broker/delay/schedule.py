@@ -152,7 +152,7 @@ class Schedule:
             control = self._store.control
             assert control is not None
             self._offsets = DelayOffsets(
-                self._store.root, progress, levels, last_store_ms, put=control.duty_writer(progress.words)
+                self._store.root, progress, levels, last_store_ms, put=control.duty_writer(progress.mapped)
             )
         offsets = self._offsets
         delivery = Delivery(

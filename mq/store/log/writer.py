@@ -137,7 +137,7 @@ class Writer:
         if self._targets.is_new(topic, queue_id) or keys is None or self._bitmaps is not None:
             return slow_path
         if self._replicas:
-            return slow_path  # Whoever sends the key meanwhile waits for them as well.
+            return slow_path  # Another sender of the key waits for the replicas, too.
         flushed = self._flushed if self._store.sync else None
         return keyed_appender(
             self._log_handle, keys.kept, keys.address, queue, topic.encode(), self._number(queue), version,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,11 @@ class Control:
     def min_offset(self, number: int) -> int:
         return int(lib.mq_control_queue_min(self.handle, number))
 
-    def duty_writer(self, words: memoryview) -> Callable[[Mapping[int, int]], None]:
-        """What stores values by place, in order, into words of a shared file, as one of the duties. It raises
-        StoreLocked, and stores nothing, once another process has these."""
-        target = ffi.from_buffer("int64_t[]", words, require_writable=True)
+    def duty_writer(self, mapped: mmap) -> Callable[[Mapping[int, int]], None]:
+        """What stores values by place, in order, into the words of a shared file, as one of the duties. It
+        raises StoreLocked, and stores nothing, once another process has these."""
+        # Of the map itself: Python crashes when it collects a memoryview in a cycle that cffi has a view of.
+        target = ffi.from_buffer("int64_t[]", mapped, require_writable=True)
 
         def write(values: Mapping[int, int]) -> None:
             result = lib.mq_duties_store(

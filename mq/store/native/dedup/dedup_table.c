@@ -189,7 +189,7 @@ static uint64_t check_of_bucket(const bucket *of) {
 static void read_bucket(const mq_dedup *table, const uint8_t *digest, int64_t now_ms, bucket *out) {
     memcpy(out, bytes_of(table, digest), sizeof *out);
     if (out->check == check_of_bucket(out)) return;
-    /* Whatever was in it is to be asked for elsewhere, as far as it was sent until now. */
+    /* The index has the answer for all of its keys that were sent until now. */
     memset(out, 0, sizeof *out);
     out->lost_ms = now_ms;
 }

@@ -51,9 +51,9 @@ enum {
 typedef struct mq_dedup mq_dedup;
 
 /* The table of the file that is open as `fd`, which has so many buckets and never becomes shorter. The
- * descriptor stays the caller's, who leaves it open until mq_dedup_close is through. */
+ * caller keeps the descriptor open until mq_dedup_close has returned. */
 int mq_dedup_open(const char *path, int fd, int64_t bucket_count, mq_dedup **table);
-/* No lock of a bucket is to be had from now on: MQ_CLOSED. Waits for those that other threads have. */
+/* From now on the lock of a bucket is refused with MQ_CLOSED. Waits until no other thread has one. */
 void mq_dedup_close(mq_dedup *table);
 /* In a forked child: it has none of the locks. */
 void mq_dedup_forked(mq_dedup *table);
@@ -76,8 +76,8 @@ int mq_dedup_stripe(int64_t bucket);
 /* The rest is for the holder of the lock of the digest's bucket. now_ms is the time: a bucket that is damaged
  * has lost what was sent until now.
  *
- * One of MQ_DEDUP_NEW and so on for a window that begins at begin_ms. With MQ_DEDUP_KNOWN *at is the place of
- * the message, with MQ_DEDUP_ASK and MQ_DEDUP_LEFT the end of what the index is to be asked for. */
+ * One of MQ_DEDUP_NEW and so on for a window that begins at begin_ms. With MQ_DEDUP_KNOWN, *at is the place
+ * of the message. With MQ_DEDUP_ASK and MQ_DEDUP_LEFT, the index has the answer for what lies below *at. */
 int mq_dedup_look(const mq_dedup *table, const uint8_t *digest, int64_t begin_ms, int64_t now_ms,
                   int64_t *at);
 /* Enter a key, in the place of the oldest one if need be. */
