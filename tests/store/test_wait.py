@@ -178,7 +178,7 @@ def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker
             Waiting(partial(Wait(store_of(quiet), [Position(place, end(quiet, topic), one)]).sleep, LONG))
             for one in wanted[:3]
         ]
-    # Whoever is still awake is not told, finds the message, and leaves the others asleep: no expression selects it.
+    # Whoever is still awake is not told, and leaves the others asleep: no expression selects the message.
     for waiting in waitings:
         waiting.goes_on()
     append_one(quiet, topic, 0, mq.Message(topic, b"m", tags="wanted"), b"m", 0)
