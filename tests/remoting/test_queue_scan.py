@@ -252,6 +252,7 @@ def test_a_damaged_record_is_named_and_passed(cluster: Cluster) -> None:
     with pytest.raises(StoreCorrupted, match="queue offset 13 of orders/0") as raised:
         scan.read(13, COUNT, 10, BIG)
     assert raised.value.queue_offset == 13
+    assert f"from {cluster.asked[-1][0]}" in str(raised.value)
     assert read(scan, 14, 30) == list(range(14, 30))
 
 

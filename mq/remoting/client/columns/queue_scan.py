@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mq.api.bulk import Batch
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullStatus
-from mq.errors import MQError, RemotingError, RequestTimeout
+from mq.errors import MQError, RemotingError, RequestTimeout, StoreCorrupted
 from mq.remoting.client.broker_errors import is_final
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
@@ -78,6 +78,7 @@ class QueueScan:
         self._retry_seconds = retry_seconds
         self._broker_id = MASTER_ID  # the one to ask next
         self._asked: _Asked | None = None
+        self._sender = ""  # address of the last answer
         self._left = _Place(b"", 0, -1, -1)
         self._known = PullHead(PullStatus.NO_NEW_MESSAGE, 0, 0, 0, MASTER_ID)
 
@@ -105,7 +106,14 @@ class QueueScan:
             size += len(body)
             pulled_to = head.next_offset
         content = b"".join(pieces)
-        records, next_offset, at = self._columns.take(content, 0, offset, end, count_max, byte_max)
+        try:
+            records, next_offset, at = self._columns.take(content, 0, offset, end, count_max, byte_max)
+        except StoreCorrupted as error:
+            raise StoreCorrupted(
+                f"{error}. The last answer came from {self._sender}",
+                queue=error.queue,
+                queue_offset=error.queue_offset,
+            ) from None
         if at == len(content):
             next_offset = min(max(pulled_to, next_offset), end)
         self._left = _Place(content, at, next_offset, pulled_to)
@@ -125,7 +133,7 @@ class QueueScan:
                 head = pull_head(answer, self._queue, offset, asked.address)
                 lacking = self._lacking(head, asked.address, offset, end)
                 if lacking is None:
-                    self._broker_id = head.broker_id
+                    self._broker_id, self._sender = head.broker_id, asked.address
                     if head.status is PullStatus.FOUND and head.next_offset < end:
                         self._asked = self._ask(head.next_offset, end)
                     return head, answer.body
