@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from mq.api.results import MessageQueue
 
-__all__ = ["Versioned", "Waiter"]
+__all__ = ["SWEEP_MAX", "Versioned", "Waiter"]
+
+SWEEP_MAX: Final = 16  # A consumer of so many queues pulls from each of them, whichever wait() has named.
 
 
 class Versioned(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mq.api.results import MessageQueue
-from mq.api.waiter import Versioned
+from mq.api.waiter import SWEEP_MAX, Versioned
 from mq.store.shared.queue_table import Numbers, topics_view
 from mq.store.shared.waiting import WORD_COUNT_MAX, Futex, Wait
 from mq.store.store import Store
@@ -45,14 +45,15 @@ class LocalWaiter:
         positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         members: Sequence[tuple[Versioned, int]],
         timeout: float,
-    ) -> None:
-        """See Waiter.wait."""
+    ) -> MessageQueue | None:
+        """See Waiter.wait. Of more than SWEEP_MAX queues none is named: the first would hide the others."""
         self._store.live()
         # All that was seen is read before it is looked whether there is something to do already.
         topics = int(topics_view(self._store)[0])
         if topics != self._topics:
             self._topics = topics
             self._known.clear()
+        found: MessageQueue | None = None
         words = {self._event.address: (self._event, self._heard)}
         worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Waiter.wait takes any member; those that this broker made have words
         for member in worded:
@@ -63,12 +64,15 @@ class LocalWaiter:
                 timeout = min(timeout, TOO_MANY_SECONDS)
             wait = self._wait_for(topics, positions, list(words.values())[:WORD_COUNT_MAX])
             try:
-                wait.sleep(timeout)
+                place = wait.sleep(timeout)
             finally:
                 wait.drop_words()
+            if place is not None and wait is self._wait and len(positions) <= SWEEP_MAX:
+                found = positions[place][0]
         self._heard = self._event.value
         for member in worded:
             member.mark_seen()
+        return found
 
     def _wait_for(
         self,

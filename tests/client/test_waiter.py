@@ -18,6 +18,7 @@ import pytest
 import mq
 import mq.aio
 from mq.api.group import Membership, Subscription
+from mq.api.waiter import SWEEP_MAX
 from mq.filter.tags import tag_hash
 from mq.store.shared.waiting import Futex
 from tests.support.appending import append_one
@@ -78,6 +79,22 @@ def test_a_message_of_any_queue_wakes_it(broker: mq.Broker) -> None:
         sender.start()
         assert took(partial(waiter.wait, positions, (), LONG)) < LONG / 2
         sender.join()
+
+
+@pytest.mark.parametrize("queue_count", [SWEEP_MAX, SWEEP_MAX + 1])
+def test_it_names_the_queue_that_has_a_message_unless_there_are_many(
+    local: mq.LocalBroker, queue_count: int
+) -> None:
+    local.create_topic("many", queue_count)
+    offsets = {queue.message_queue: 0 for queue in local.topic("many").queues}
+    waiter = local.waiter()
+    # The first message of a queue is told to all that wait, a later one to those that wait for the queue.
+    for _ in range(3):
+        for queue in list(offsets)[1:4]:
+            append_one(local, "many", queue.queue_id, mq.Message("many", b"new"), b"new")
+            found = waiter.wait([(each, offset, None) for each, offset in offsets.items()], (), LONG)
+            assert found == (queue if queue_count == SWEEP_MAX else None)
+            offsets[queue] += 1
 
 
 def test_a_change_of_any_members_group_wakes_it(broker: mq.Broker) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from mq.api.group import Membership
 from mq.api.results import MessageQueue
-from mq.api.waiter import Waiter
+from mq.api.waiter import SWEEP_MAX, Waiter
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.dispatcher import Dispatcher
 from mq.client.engine.options import PushOptions
@@ -36,7 +36,6 @@ ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
 FILTERED_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # between two looks at the times of queues while there is work all along
 ERROR_PAUSE = 1.0
-SWEEP_MAX = 16  # queues that are all pulled from when it is known which of them has something
 
 
 class ConsumeLoop:
@@ -195,7 +194,8 @@ class ConsumeLoop:
         pull_count, pool = self._options.pull_count, self._pool
         queues: Sequence[OwnedQueue] = self._round
         if hint is not None:
-            queues = (hint,) if len(queues) > SWEEP_MAX else (hint, *queues)
+            others = () if len(queues) > SWEEP_MAX else queues
+            queues = (hint, *(each for each in others if each is not hint))
         for at, owned in enumerate(queues):
             if now < owned.cold_until or not owned.may_pull(now, self._dispatcher.limits):
                 continue
@@ -280,6 +280,7 @@ class ConsumeLoop:
 
     def _rebalance(self, version: int, now: float) -> None:
         self._must_look = True
+        self._hint = None  # It may be another member's by now.
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
         if not self._rebalanced():
