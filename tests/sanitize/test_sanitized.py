@@ -5,8 +5,9 @@ C sources, and run with the runtime of the sanitizers loaded first. Any report f
 that finds something dies by SIGABRT, which its test sees, and the report is looked for in what was printed.
 
 What runs here costs several times what it does without. So it leaves out what is Python's alone, what mostly
-waits, and most of what is alike, and a report shows three frames of where memory came from: to keep them is
-what costs most. MQ_SANITIZE=full leaves out nothing, and shows whole stacks.
+waits, and most of what is alike; a report shows three frames of where memory came from; and freed memory is
+watched for its next 16 MB. Small objects of Python are watched where C works with the objects themselves, and
+with those of a whole broker: to watch each of them is what costs most. MQ_SANITIZE=full leaves out nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EXTENSIONS = (NATIVE, Path("mq", "fastpath"))  # where they lie
 # The interpreter never frees all that it has, so leaks are not asked for.
 ASAN = "detect_leaks=0:abort_on_error=1:handle_segv=1:handle_sigbus=1"
 FULL = os.environ.get("MQ_SANITIZE") == "full"
-FEW = "" if FULL else ":malloc_context_size=3"
+FEW = "" if FULL else ":malloc_context_size=3:quarantine_size_mb=16"
 FEWER_CASES = {} if FULL else {"MQ_DAMAGE_CASES": "100", "MQ_CLOSING_ROUNDS": "6"}
 UBSAN = "halt_on_error=1:abort_on_error=1:print_stacktrace=1"
 REPORT = re.compile(r"ERROR: AddressSanitizer|runtime error:|SUMMARY: \w+Sanitizer")
@@ -98,15 +99,15 @@ def runtime() -> str:
     return ":".join(paths)
 
 
-def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(tree: Path, *command: str, allocator: str = "malloc") -> subprocess.CompletedProcess[str]:
+    """allocator: that of Python. With malloc its objects are watched, with pymalloc those over 512 bytes."""
     return subprocess.run(
         [sys.executable, *command], cwd=tree, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=SECONDS_MAX,
         env={
             **os.environ, **FEWER_CASES,
             "LD_PRELOAD": runtime(), "ASAN_OPTIONS": ASAN + FEW, "UBSAN_OPTIONS": UBSAN,
-            # Objects of Python are watched as well.
-            "PYTHONPATH": str(tree), "PYTHONMALLOC": "malloc",
+            "PYTHONPATH": str(tree), "PYTHONMALLOC": allocator,
         },
     )  # fmt: skip
 
@@ -133,28 +134,38 @@ def test_the_build_reports_what_it_should(tree: Path) -> None:
 
 @pytest.mark.timeout(SECONDS_MAX + 60)
 @pytest.mark.parametrize(
-    ("folder", "chosen"),
+    ("folder", "allocator", "chosen"),
     [
         # Deaths and failures need a build with fail points; processes that sleep for seconds run no C code.
-        ("tests/store", "(not death or HALF_RECORD) and not (no_space or idle or duties_pass or costs_no)"),
+        (
+            "tests/store",
+            "pymalloc",
+            "(not death or HALF_RECORD) and not (no_space or idle or duties_pass or costs_no)",
+        ),
         # Less C in these; and what is due in seconds is due at once in the tests of the store.
-        ("tests/contract", "local and not (local-sync or groups or topics or never_comes or immunity)"),
+        (
+            "tests/contract",
+            "malloc",
+            "local and not (local-sync or groups or topics or never_comes or immunity)",
+        ),
         # Some of many that are alike, and full disks of one kind; and no large settings, which are Python's.
         (
             "tests/damage",
+            "pymalloc",
             (
                 "not config and not ext4 and (not hostile or control-0 or units-0 or records-0)"
                 " and not (test_whole_files and (closed or copied or every_file))"
             ),
         ),
-        ("tests/fastpath", ""),
+        ("tests/fastpath", "malloc", ""),
     ],
 )
-def test_passes_under_the_sanitizers(tree: Path, folder: str, chosen: str) -> None:
+def test_passes_under_the_sanitizers(tree: Path, folder: str, allocator: str, chosen: str) -> None:
     few = [] if FULL else ["-p", "tests.sanitize.few_examples", "-k", chosen]
     done = run(
         tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", folder, *few,
         "-m", "not scale and not speed and not oracle and not crash",
+        allocator="malloc" if FULL else allocator,
     )  # fmt: skip
     found = REPORT.search(done.stdout)
     assert found is None, done.stdout[max(0, found.start() - 500) : found.start() + 6000]
