@@ -110,21 +110,45 @@ def package_of(module: str) -> str:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file: its module, and all below it."""
+    return tuple(ast.walk(ast.parse(path.read_text(), str(path))))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+def module_of(path: Path) -> ast.Module:
+    module = nodes(path)[0]
+    assert isinstance(module, ast.Module)
+    return module
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgets_what_it_parsed() -> Iterator[None]:
+    """The trees are millions of objects, which every later test of this process would drag along."""
+    yield
+    for each in (nodes, imports):
+        each.cache_clear()
+
+
+@cache
+def modules() -> frozenset[str]:
+    return frozenset(module_name(source) for source in sources()) | {"mq.store.native._native"}
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and full name of every module of mq that the file imports, inside functions too."""
-    modules = {module_name(source) for source in sources()} | {"mq.store.native._native"}
-    for node in ast.walk(parsed(path)):
+    return tuple(found_imports(path))
+
+
+def found_imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             origin = node.module or ""
             names = [f"{origin}.{alias.name}" for alias in node.names]
-            names = [name if name in modules else origin for name in names]
+            names = [name if name in modules() else origin for name in names]
         else:
             continue
         yield from ((node.lineno, name) for name in names if name == "mq" or name.startswith("mq."))
@@ -151,7 +175,7 @@ def test_a_suite_imports_from_itself_and_from_support_only() -> None:
     wrong = []
     for path in kept("tests/*.py"):
         of = path.relative_to(ROOT).parts[1]
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             modules = [alias.name for alias in node.names]
@@ -170,7 +194,7 @@ PRIVATE_COUNT_MAX = 24  # These put a failure, or another thread, between two st
 
 def private_names(path: Path) -> Iterator[tuple[int, str]]:
     """Where a test reaches for a name with one underscore that is not its own."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute):
             is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
             found = [] if is_own else [node.attr]
@@ -246,7 +270,7 @@ def test_import_mq_loads_no_optional_dependency() -> None:
     for path in sources():
         if module_name(path).startswith(("mq.cli", "mq.spark")):
             continue
-        for statement in parsed(path).body:
+        for statement in module_of(path).body:
             if isinstance(statement, ast.Import):
                 names = {alias.name.split(".")[0] for alias in statement.names}
             elif isinstance(statement, ast.ImportFrom):
@@ -269,7 +293,7 @@ def test_a_file_is_one_concept_and_short() -> None:
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Name and number of lines of every function of a file, in Python or C."""
     if path.suffix == ".py":
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, (node.end_lineno or 0) - node.lineno + 1
         return
@@ -310,7 +334,7 @@ def test_nobody_asks_a_broker_what_kind_it_is() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources()
         if not module_name(path).startswith("mq.broker")
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {"isinstance", "issubclass"}
         and "LocalBroker" in ast.unparse(node.args[1])
@@ -348,7 +372,7 @@ def test_no_class_name_hides_a_noun() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
         for path in sources()
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
         and EMPTY_WORDS & {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", node.name)}
     ]
@@ -359,7 +383,7 @@ def test_every_module_opens_with_what_it_is() -> None:
     without = [
         str(path.relative_to(ROOT))
         for path in (*sources(), *kept("tests/*.py", "examples/*.py"))
-        if path.read_text().strip() and not ast.get_docstring(parsed(path))
+        if path.read_text().strip() and not ast.get_docstring(module_of(path))
     ]
     assert without == []
 

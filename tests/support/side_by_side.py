@@ -6,6 +6,7 @@ longest begins first, so that neither process is left alone with it at the end.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import Any
 
@@ -51,6 +52,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """The collected tests stay until the end: no collector need look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def encodable(value: Any) -> Any:
