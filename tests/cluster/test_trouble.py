@@ -263,6 +263,20 @@ def test_a_consumer_outlives_a_deleted_topic() -> None:
             wait_until(lambda: b"3" in got)
 
 
+def test_a_killed_broker_gets_the_offsets_back_that_it_had_only_in_memory() -> None:
+    plan = BrokerPlan("a", settings={"flushConsumerOffsetInterval": 3_600_000})
+    with Cluster([plan]) as cluster, opened(cluster.name_server) as broker:
+        broker.create_topic("orders", 1)
+        with consuming(broker, "orders", "billing") as got:
+            broker.topic("orders").send(b"1")
+            group = broker.group("billing")
+            wait_until(lambda: sum(group.offsets("orders").values()) == 1)
+            cluster.brokers["a"].kill()
+            cluster.brokers["a"].restart()
+            wait_until(lambda: sum(group.offsets("orders").values()) == 1)
+            assert got == [b"1"]
+
+
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
 def test_a_slave_takes_over_reads(version: Version) -> None:
     master = BrokerPlan("a", version)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -50,8 +52,15 @@ class Written:
         return self
 
 
-def offset_at(written: Written) -> QueueOffset:
-    return QueueOffset(cast(Brokers, written), "billing", QUEUE)
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def offset_at(written: Written, clock: Callable[[], float] = monotonic) -> QueueOffset:
+    return QueueOffset(cast(Brokers, written), "billing", QUEUE, clock=clock)
 
 
 def test_a_pull_carries_an_offset_once() -> None:
@@ -102,6 +111,39 @@ def test_an_offset_is_written_until_the_broker_confirms_it() -> None:
     offset.write()
     offset.write()
     assert written.offsets == [7, 7]
+
+
+def test_a_confirmed_offset_is_written_again_until_it_must_be_on_the_brokers_disk() -> None:
+    written, clock = Written(), Clock()
+    offset = offset_at(written, clock)
+    offset.raise_to(7)
+    for _ in range(10):
+        offset.write()
+        offset.write()
+        clock.now += 5
+    assert written.offsets == [7] * 4
+    offset.write_and_wait()
+    assert written.offsets == [7] * 4
+
+
+def test_a_broker_that_was_killed_gets_the_offset_that_it_had_confirmed() -> None:
+    """It was away for longer than it takes to put an offset on disk."""
+    written, clock = Written(), Clock()
+    offset = offset_at(written, clock)
+    offset.raise_to(7)
+    offset.write()
+    written.answers = False
+    for _ in range(6):
+        clock.now += 5
+        offset.write()
+        written.waiting.pop()(RequestTimeout("no answer"))
+    written.answers = True
+    written.offsets.clear()
+    for _ in range(10):
+        offset.write()
+        clock.now += 5
+    assert written.offsets == [7] * 4
+    assert offset.to_carry() is None
 
 
 def test_a_release_writes_an_offset_whose_write_got_lost() -> None:

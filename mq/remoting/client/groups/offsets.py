@@ -4,12 +4,16 @@ A new offset is written with the next pull, every 5 s until the broker has confi
 is waited for when the owner releases the queue or seeks back. A pull carries an offset once, because a broker
 may handle the pull after requests that were sent later, and an old offset would replace the confirmed one.
 
+A broker puts offsets on disk every 5 s, and one that is killed forgets those that it confirmed since. So an
+offset is written until the broker has confirmed it for a while. RocketMQ's Java client writes all, for ever.
+
 RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
@@ -24,6 +28,8 @@ from mq.remoting.codec.response_codes import ResponseCode
 __all__ = ["QueueOffset", "query_offset", "set_offset"]
 
 LOOK_SECONDS = 0.001
+AGAIN_SECONDS = 4.0  # before a confirmed offset is written again
+KEPT_SECONDS = 15.0  # an offset that was confirmed for so long is on the broker's disk
 WRITE_SECONDS = 1.0  # how long a confirmed write waits for the answer to an earlier one
 
 
@@ -51,15 +57,20 @@ def _update(group: str, queue: MessageQueue, offset: int) -> UpdateConsumerOffse
 class QueueOffset:
     """`group` and `queue` as on the wire. From any thread."""
 
-    def __init__(self, brokers: Brokers, group: str, queue: MessageQueue) -> None:
+    def __init__(
+        self, brokers: Brokers, group: str, queue: MessageQueue, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._brokers = brokers
         self._group = group
         self._queue = queue
+        self._clock = clock
         self._lock = threading.Lock()
         self._offset: int | None = None
         self._carried: int | None = None  # the last one that a pull or a write has carried
         self._is_writing = False  # while a write() waits for its answer
         self._is_dirty = False  # the broker has not confirmed the offset yet
+        self._is_kept = True  # it has had the time to put it on disk
+        self._known_since = self._confirmed_at = 0.0  # the first and the last time that it confirmed it
 
     @property
     def offset(self) -> int | None:
@@ -70,7 +81,7 @@ class QueueOffset:
         """The offset at the broker. Raises RemotingError, RequestTimeout."""
         offset = query_offset(self._brokers, self._group, self._queue)
         with self._lock:
-            self._offset, self._is_dirty = offset, False
+            self._offset, self._is_dirty, self._is_kept = offset, False, True
         return offset
 
     def raise_to(self, offset: int) -> None:
@@ -101,10 +112,10 @@ class QueueOffset:
             return self._offset
 
     def write(self) -> None:
-        """Write an offset that the broker has not confirmed, without waiting."""
+        """Write an offset that the broker has not confirmed, or may forget, without waiting."""
         with self._lock:
             offset = self._offset
-            if offset is None or not self._is_dirty or self._is_writing:
+            if offset is None or self._is_writing or not self._must_write():
                 return
             self._carried = offset
             self._is_writing = True
@@ -112,6 +123,9 @@ class QueueOffset:
         def answered(answer: Frame | MQError) -> None:
             if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
                 self._confirm(offset)
+            else:
+                with self._lock:
+                    self._is_dirty = True  # The broker may be another process by now.
             self._is_writing = False
 
         is_sent = False
@@ -130,6 +144,17 @@ class QueueOffset:
         if offset is not None:
             self.set(offset)
 
+    def _must_write(self) -> bool:
+        if self._is_dirty:
+            return True
+        return not self._is_kept and self._clock() - self._confirmed_at >= AGAIN_SECONDS
+
     def _confirm(self, offset: int) -> None:
         with self._lock:
-            self._is_dirty = self._offset is not None and self._offset != offset
+            if self._offset is not None and self._offset != offset:
+                self._is_dirty = True
+                return
+            self._confirmed_at = self._clock()
+            if self._is_dirty:
+                self._known_since, self._is_dirty = self._confirmed_at, False
+            self._is_kept = self._confirmed_at - self._known_since >= KEPT_SECONDS
