@@ -94,6 +94,11 @@ def subscribed_anew(broker: LocalBroker) -> Call:
     """A push consumer whose topics change while it consumes."""
 
     def consume(_number: int) -> None:
+        # One that was cut short is a member until it has closed, and subscribes to something else.
+        deadline = time.monotonic() + PATIENCE
+        while GROUP in broker.groups() and broker.group(GROUP).members():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         with mq.PushConsumer(broker, GROUP, threads=1) as consumer:
             consumer.subscribe("orders")(lambda _message: None)
             consumer.start()
