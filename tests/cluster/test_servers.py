@@ -70,33 +70,6 @@ def test_a_name_server_that_comes_back_learns_of_the_brokers_again() -> None:
         eventually(cluster.brokers["a"].is_registered, first.said)
 
 
-def has_copied(store: Path) -> bool:
-    """Whether a slave has the messages, and the topics and groups, for which it asks every 10 s."""
-    found = [store / "config" / name for name in ("topics.json", "subscriptionGroup.json")]
-    if not all(path.exists() for path in (*found, store / "consumequeue" / "orders")):
-        return False
-    return all(name in path.read_text() for name, path in zip(("orders", "billing"), found, strict=True))
-
-
-@pytest.mark.parametrize("version", ["5.3", "4.9"])
-def test_a_slave_takes_over_reads(version: Version) -> None:
-    master = BrokerPlan("a", version)
-    with Cluster([master, slave_of(master)], version=version) as cluster:
-        with cluster.clients(version=version) as java:
-            java.create_topic("orders", 1)
-            java.create_group("billing")
-            java.send_all("orders", [b"1", b"2"])
-            eventually(lambda: has_copied(cluster.brokers["a-slave1"].store), lambda: "not copied")
-        cluster.brokers["a"].kill()
-        with cluster.clients(version=version) as java:
-            assert set(java.route("orders").brokers["a"]) == {"1"}
-            # It sends its heartbeat to the slave alone, whose list of the group's members it needs.
-            java.consume("billing", ["orders"], route_ms=1000)
-            assert sorted(m.body for m in java.received("billing", 2, WAIT)) == [b"1", b"2"]
-            with pytest.raises(RequestFailed):
-                java.send("orders", b"3")
-
-
 def test_a_double_write_waits_for_the_slave() -> None:
     master = double_write("a")
     with Cluster([master, slave_of(master)]) as cluster, cluster.clients() as java:

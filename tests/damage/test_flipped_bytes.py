@@ -16,7 +16,7 @@ from tests.damage.filled_stores import closed_store, killed_store
 from tests.damage.known import Known
 from tests.support.processes.children import Child, call
 
-CASES = int(os.environ.get("MQ_DAMAGE_CASES", "1200"))
+CASES = int(os.environ.get("MQ_DAMAGE_CASES", "600"))
 BATCH = max(1, min(100, CASES // 4))  # of each of four sorts
 SECONDS_EACH = 6.0
 

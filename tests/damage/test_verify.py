@@ -10,7 +10,7 @@ import pytest
 from tests.damage import verifying
 from tests.support.processes.children import Child, call
 
-ROUNDS = int(os.environ.get("MQ_DAMAGE_CASES", "1200")) // 40
+ROUNDS = int(os.environ.get("MQ_DAMAGE_CASES", "600")) // 20
 
 
 @pytest.mark.parametrize("kind", ["flip", "unmake"])

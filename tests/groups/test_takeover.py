@@ -21,7 +21,7 @@ from tests.support.processes.nursery import Process
 from tests.support.processes.pauses import stalls, unexplained
 from tests.support.store.sizes import SIZES
 
-KILLS = int(os.environ.get("MQ_TAKEOVER_KILLS", "100"))
+KILLS = int(os.environ.get("MQ_TAKEOVER_KILLS", "40"))
 TAKEOVER_PROMISE = 0.25  # s, p99
 REBALANCE_PROMISE = 1.0  # s
 MARGIN = 2  # for a machine with other work
