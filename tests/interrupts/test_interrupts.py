@@ -170,6 +170,20 @@ def test_a_call_that_is_interrupted_at_any_instruction_leaves_nothing_locked(
     beside.sends()
 
 
+def test_a_member_stays_one_wherever_its_change_of_subscriptions_is_interrupted(broker: LocalBroker) -> None:
+    broker.create_topic("more", 1)
+    with mq.PullConsumer(broker, GROUP) as consumer:
+        consumer.subscribe("orders")
+        consumer.poll(0)
+        at = 0
+        while interrupted_at(lambda: consumer.subscribe("more"), at, ("mq.broker.groups.",)) is None:
+            assert until(lambda: len(broker.group(GROUP).members()) == 1), at
+            consumer.subscribe("more")
+            consumer.unsubscribe("more")
+            at += 1
+    assert at > 10
+
+
 # An exception between two steps of asyncio's own loop loses the later one: asyncio.run() then waits for ever
 # for a task that nobody continues.
 WITHOUT_LOOP = [kind for kind in CALLS if not kind.__name__.startswith("asynchronous")]

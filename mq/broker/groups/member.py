@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -167,8 +168,12 @@ class LocalMembership:
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """See Membership.subscribe."""
+        # Half rewritten, the member would be none for all others, and its queues theirs.
+        uninterrupted(partial(self._subscribe, tuple(sorted(subscriptions))))
+
+    def _subscribe(self, subscriptions: tuple[Subscription, ...]) -> None:
         self._be_member()
-        self.member = self._change(self, replace(self.member, subscriptions=tuple(sorted(subscriptions))))
+        self.member = self._change(self, replace(self.member, subscriptions=subscriptions))
 
     def claim(self, queue: MessageQueue) -> LocalClaim | None:
         """See Membership.claim. The same claim again for a queue that it has."""
