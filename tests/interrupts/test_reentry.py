@@ -90,7 +90,7 @@ def test_a_handler_that_makes_the_same_call_does_not_wait_for_itself(
         assert "signal handler" in str(error), error
 
 
-def sought_again(broker: LocalBroker) -> Call:
+def sought_again(broker: LocalBroker) -> tuple[Call, Callable[[], object]]:
     """A handler that polls, seeks and commits by the consumer whose call it interrupts."""
     consumer = mq.PullConsumer(broker, "again")
     queues = [queue.message_queue for queue in broker.topic("orders").queues]
@@ -103,10 +103,10 @@ def sought_again(broker: LocalBroker) -> Call:
         consumer.commit()
         consumer.poll(0, count_max=3)
 
-    return seek
+    return seek, consumer.close
 
 
-def iterated_again(broker: LocalBroker) -> Call:
+def iterated_again(broker: LocalBroker) -> tuple[Call, Callable[[], object]]:
     consumer = mq.aio.Consumer(broker, "again")
     queues = [queue.message_queue for queue in broker.topic("orders").queues]
     consumer.assign(queues)
@@ -125,14 +125,14 @@ def iterated_again(broker: LocalBroker) -> Call:
         consumer.seek(queues[0], 0)
         consumer.commit()
 
-    return seek
+    return seek, lambda: asyncio.run(consumer.close())
 
 
 @pytest.mark.parametrize("kind", [sought_again, iterated_again], ids=lambda kind: kind.__name__)
 def test_a_handler_that_uses_the_consumer_that_it_interrupts_is_refused(
-    kind: Callable[[LocalBroker], Call], broker: LocalBroker
+    kind: Callable[[LocalBroker], tuple[Call, Callable[[], object]]], broker: LocalBroker
 ) -> None:
-    call, numbers = kind(broker), count()
+    (call, close), numbers = kind(broker), count()
     call(next(numbers))
     size = called_at(lambda: call(next(numbers)), ALL, lambda: None)
     rounds = size if TIMES == "all" else min(size, round(5 * ROUNDS * float(TIMES)))
@@ -149,6 +149,7 @@ def test_a_handler_that_uses_the_consumer_that_it_interrupts_is_refused(
             set_alarm(PATIENCE)
             called_at(lambda: call(next(numbers)), at * size // rounds, handler)
             set_alarm(0.0)
+    close()
     assert refused
     for error in refused:
         assert error.pid == os.getpid()
@@ -224,6 +225,8 @@ def test_a_handler_that_polls_while_another_consumer_learns_of_a_member_does_not
             called_at(lambda: one.poll(0), at * size // rounds, lambda: other.poll(0))
             set_alarm(0.0)
         peer.do("c.close()")
+    for each in (one, other):
+        each.close()
 
 
 def test_a_handler_that_delays_a_message_while_its_thread_delays_the_first_does_not_wait_for_itself(
