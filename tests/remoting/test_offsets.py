@@ -146,6 +146,23 @@ def test_a_broker_that_was_killed_gets_the_offset_that_it_had_confirmed() -> Non
     assert offset.to_carry() is None
 
 
+def test_a_release_waits_for_a_repeated_write() -> None:
+    """It could reach the broker after the first one of the next owner."""
+    written, clock = Written(), Clock()
+    offset = offset_at(written, clock)
+    offset.raise_to(7)
+    offset.write()
+    clock.now += 5
+    written.answers = False
+    offset.write()
+    written.answers = True
+    answers = threading.Timer(0.1, lambda: written.waiting.pop()(Frame(written.code)))
+    answers.start()
+    offset.write_and_wait()
+    assert written.waiting == []
+    answers.join()
+
+
 def test_a_release_writes_an_offset_whose_write_got_lost() -> None:
     written = Written()
     offset = offset_at(written)

@@ -280,7 +280,6 @@ class ConsumeLoop:
 
     def _rebalance(self, version: int, now: float) -> None:
         self._must_look = True
-        self._hint = None  # It may be another member's by now.
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
         if not self._rebalanced():

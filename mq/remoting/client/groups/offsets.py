@@ -140,7 +140,8 @@ class QueueOffset:
         """Write an offset that the broker has not confirmed, and wait for the answer. Raises RemotingError,
         RequestTimeout."""
         with self._lock:
-            offset = self._offset if self._is_dirty else None
+            # A write that is under way may reach the broker after the first one of the next owner.
+            offset = self._offset if self._is_dirty or self._is_writing else None
         if offset is not None:
             self.set(offset)
 
