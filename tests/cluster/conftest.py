@@ -26,9 +26,3 @@ def cluster_4_9() -> SharedCluster:
 def java(cluster: SharedCluster) -> Iterator[JavaClients]:
     with cluster.clients() as clients:
         yield clients
-
-
-@pytest.fixture(scope="module")
-def java_4_9(cluster_4_9: SharedCluster) -> Iterator[JavaClients]:
-    with cluster_4_9.clients() as clients:
-        yield clients

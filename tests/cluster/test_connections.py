@@ -1,4 +1,4 @@
-"""Our connections to real clusters: both generations, credentials, TLS, servers that die and come back."""
+"""Our connections to real clusters: the older generation, and servers that die and come back."""
 
 from __future__ import annotations
 
@@ -18,13 +18,9 @@ from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame, HeaderEncoding
 from mq.remoting.codec.records import decode_records
-from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
+from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
 from mq.remoting.codec.requests.sending import SendAnswer, SendMessageV2
-from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.codec.signature import Credentials
-from tests.support.cluster.access import Access, Account
 from tests.support.cluster.cluster import Cluster
-from tests.support.cluster.programs import Version
 from tests.support.cluster.settings import BrokerPlan
 from tests.support.cluster.shared import SharedCluster, unique_name
 from tests.support.eventually import eventually
@@ -54,12 +50,8 @@ def pull(remoting: Remoting, broker: str, group: str, topic: str) -> Frame:
     return remoting.call(broker, framed(header))
 
 
-def query(remoting: Remoting, broker: str, topic: str) -> Frame:
-    return remoting.call(broker, framed(QueryMessage(topic, UNIQUE_ID, 32, 0, (1 << 63) - 1, True)))
-
-
-def found(answer: Frame, request: type[PullMessage | QueryMessage]) -> list[bytes]:
-    checked(answer, request, "the broker")
+def found(answer: Frame) -> list[bytes]:
+    checked(answer, PullMessage, "the broker")
     return [message.body for message in decode_records(answer.body, "a")]
 
 
@@ -80,62 +72,10 @@ def test_a_broker_of_4_9(cluster_4_9: SharedCluster, encoding: HeaderEncoding) -
 
             def both() -> bool:
                 answer = pull(remoting, broker, topic, topic)
-                return answer.code == 0 and len(found(answer, PullMessage)) == 2
+                return answer.code == 0 and len(found(answer)) == 2
 
             eventually(both, lambda: "the second message is in no queue yet")
-            assert found(pull(remoting, broker, topic, topic), PullMessage) == [b"ours", b"theirs"]
-
-
-ALICE = Account("alice-key", "alice-secret", topics={"orders": "PUB|SUB"}, groups={"billing": "SUB"})
-
-
-@pytest.mark.parametrize("version", ["5.3", "4.9"])
-def test_requests_are_signed_as_either_generation_wants_it(version: Version) -> None:
-    refused = ResponseCode.NO_PERMISSION if version == "5.3" else ResponseCode.SYSTEM_ERROR
-    with Cluster([BrokerPlan("a", version)], version=version, access=Access((ALICE,))) as cluster:
-        broker = cluster.brokers["a"].address
-        with cluster.clients(version=version) as admin:
-            for topic in ("orders", "salaries"):
-                admin.create_topic(topic, 1)
-            admin.create_group("billing")
-        alice = RemotingOptions(60, credentials=Credentials("alice-key", "alice-secret"))
-        with connected(alice, cluster.name_server) as (remoting, routes):
-            assert routes.route("orders") is not None
-            checked(send(remoting, broker, "orders", "ümlaut".encode()), SendMessageV2, broker)
-            # Queues and index follow the log after a moment.
-            eventually(lambda: pull(remoting, broker, "billing", "orders").code == 0, lambda: "no message")
-            assert found(pull(remoting, broker, "billing", "orders"), PullMessage) == ["ümlaut".encode()]
-            # One of its fields is signed for new servers and not for old ones.
-            eventually(
-                lambda: query(remoting, broker, "orders").code == 0, lambda: query(remoting, broker, "orders")
-            )
-            assert found(query(remoting, broker, "orders"), QueryMessage) == ["ümlaut".encode()]
-            denied = send(remoting, broker, "salaries", b"two")
-            assert denied.code == refused
-        for credentials in (Credentials("alice-key", "another secret"), None):
-            with connected(RemotingOptions(60, credentials=credentials), cluster.name_server) as (
-                remoting,
-                _,
-            ):
-                answer = send(remoting, broker, "orders", b"three")
-                assert answer.code == refused
-                with pytest.raises(RemotingError) as caught:
-                    checked(answer, SendMessageV2, broker)
-                assert "another secret" not in str(caught.value)
-
-
-def test_tls_that_is_enforced() -> None:
-    with Cluster(tls="enforcing") as cluster, cluster.clients() as java:
-        java.create_topic("orders", 1)
-        assert cluster.certificates is not None
-        sealed = RemotingOptions(60, connect_timeout=60, tls=cluster.certificates.client_context())
-        with connected(sealed, cluster.name_server) as (remoting, routes):
-            assert routes.route("orders") is not None
-            broker = cluster.brokers["a"].address
-            checked(send(remoting, broker, "orders", bytes(1 << 20)), SendMessageV2, broker)
-        why = pytest.raises(RemotingError, match=r"no name server answered .*( closed the connection| broke)")
-        with connected(RemotingOptions(60), cluster.name_server) as (_, routes), why:
-            routes.route("orders")
+            assert found(pull(remoting, broker, topic, topic)) == [b"ours", b"theirs"]
 
 
 def test_servers_that_die_and_come_back() -> None:
