@@ -115,15 +115,18 @@ def first_part(root: Path, topic_count: int) -> None:
         broker.topic("others").send(b"much later", delay_ms=86_400_000)
         for number in range(30, 40):
             send(broker, "events", 0, number)
+        (others,) = broker.topic("others").queues
+        before_soon = others.max_offset
         broker.topic("others").send(b"soon", delay_level=1)
         consumer = mq.PushConsumer(broker, "filtered")
         consumer.subscribe("events", sql="amount > 1", listener=print)
         with consumer:
             consumer.start()
         deadline = time.monotonic() + 60
-        while not (root / "timerwheel").exists() or not (root / "config" / "delayOffset.json").exists():
+        while not (root / "timerwheel").exists() or others.max_offset == before_soon:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+    assert (root / "config" / "delayOffset.json").exists()
 
 
 def second_part(root: Path) -> None:
