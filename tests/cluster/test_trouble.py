@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 import mq
+from mq.client import fault
 from tests.support.cluster.access import Access, Account
 from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.programs import Version
@@ -141,6 +142,36 @@ def test_a_broker_that_stands_still_costs_no_more_than_the_time_limit() -> None:
             finally:
                 cluster.brokers["a"].resume()
             wait_until(lambda: sends(producer))
+
+
+def test_a_broker_that_stands_still_is_left_alone_until_it_answers_a_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No broker is ever available here, so that the producer goes by what is reachable."""
+    monkeypatch.setattr(fault, "pause_after", lambda _latency_ms: 1 << 40)
+    used: list[str] = []
+    with (
+        Cluster([BrokerPlan("a"), BrokerPlan("b")]) as cluster,
+        opened(cluster.name_server) as broker,
+    ):
+        broker.create_topic("orders", 1)
+        with mq.Producer(broker, timeout=2.0, fault_avoidance=True, fault_detector=True) as producer:
+            producer.after_send.append(lambda _message, queue, *_: used.append(queue.broker_name))
+
+            def uses(name: str) -> bool:
+                used.clear()
+                return sends(producer) and name in used
+
+            wait_until(lambda: uses("a"))
+            wait_until(lambda: uses("b"))
+            cluster.brokers["a"].pause()
+            try:
+                wait_until(lambda: not sends(producer))
+                for _ in range(20):
+                    assert not uses("a")
+            finally:
+                cluster.brokers["a"].resume()
+            wait_until(lambda: uses("a"))
 
 
 def sends(producer: mq.Producer, body: bytes = b"3") -> bool:

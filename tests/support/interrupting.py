@@ -9,6 +9,7 @@ is taken and given back by such a statement, would stay locked.
 from __future__ import annotations
 
 import dis
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -67,14 +68,11 @@ def interrupted_at(
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return each
 
-    before = sys.gettrace()
-    sys.settrace(begin)
     try:
-        call()
+        with traced(begin):
+            call()
     except Interrupted:
         return None
-    finally:
-        sys.settrace(before)
     # Where an interrupt is swallowed, or comes in a destructor, the call goes on.
     return None if done else count
 
@@ -101,13 +99,24 @@ def called_at(call: Callable[[], object], number: int, handler: Callable[[], obj
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return each
 
-    before = sys.gettrace()
+    with traced(begin):
+        call()
+    return count
+
+
+@contextmanager
+def traced(begin: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
+    """Trace what this thread calls. The cycle collector does not run meanwhile: the destructors of what
+    earlier tests left are none of the call's business."""
+    before, is_collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()
     sys.settrace(begin)
     try:
-        call()
+        yield
     finally:
         sys.settrace(before)
-    return count
+        if is_collecting:
+            gc.enable()
 
 
 @contextmanager

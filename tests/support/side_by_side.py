@@ -1,7 +1,8 @@
-"""A pytest plugin: two processes share the tests, `pytest -p tests.support.side_by_side -n 2`.
+"""A pytest plugin: three processes share the tests, `pytest -p tests.support.side_by_side -n 3`.
 
-The tests of a file run in one process, one after the other, and share what is prepared once. What takes
-longest begins first, so that neither process is left alone with it at the end.
+One more than CI has processors, as many tests wait for something most of the time. The tests of a file run in
+one process, one after the other, and share what is prepared once. What takes longest begins first, so that no
+process is left alone with it at the end, and what computes begins beside what waits.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("tests/spark/", "tests/oracle/")
 APART = ("tests/sanitize/", "tests/damage/test_hostile_bytes.py", "tests/crash/test_power_cut.py")
 LONGEST = (
-    "tests/sanitize/",
     "tests/spark/",
+    "tests/sanitize/",
+    "tests/remoting/server/",
     "tests/oracle/",
+    "tests/replica/",
+    "tests/speed/test_cases.py",
     "tests/cluster/",
     "tests/damage/test_hostile_bytes.py",
-    "tests/speed/test_cases.py",
+    "tests/examples/",
     "tests/interrupts/",
+    "tests/remoting/",
     "tests/crash/",
     "tests/damage/",
     "tests/groups/",
