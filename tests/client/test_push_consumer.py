@@ -914,22 +914,28 @@ def test_a_queue_that_cannot_be_claimed_is_told_of_once_and_the_others_are_consu
     assert [text.rpartition(": ")[0].split(" ")[-5] for text in said] == ["orders/0", "orders/1"]
 
 
+class Counted(MemoryBroker):
+    """Counts the pulls of each queue. Its waiters say which queue has something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.pulls: Counter[int] = Counter()
+        wait = MemoryWaiter.wait
+
+        def telling(waiter: MemoryWaiter, positions: Any, members: Any, timeout: float) -> Any:
+            wait(waiter, positions, members, timeout)
+            return next((queue for queue, offset, _ in positions if self.max_offset(queue) > offset), None)
+
+        monkeypatch.setattr(MemoryWaiter, "wait", telling)
+
+    def pull(self, queue: MessageQueue, *rest: Any) -> mq.PullResult:
+        self.pulls[queue.queue_id] += 1
+        return super().pull(queue, *rest)
+
+
 @pytest.mark.parametrize("queues", [3, 40])
 def test_a_broker_may_say_which_queue_has_something(queues: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = MemoryWaiter.wait
-    pulls: Counter[int] = Counter()
-
-    def telling(self: MemoryWaiter, positions: Any, members: Any, timeout: float) -> Any:
-        wait(self, positions, members, timeout)
-        return next((queue for queue, offset, _ in positions if broker.max_offset(queue) > offset), None)
-
-    class Counted(MemoryBroker):
-        def pull(self, queue: MessageQueue, *rest: Any) -> mq.PullResult:
-            pulls[queue.queue_id] += 1
-            return super().pull(queue, *rest)
-
-    monkeypatch.setattr(MemoryWaiter, "wait", telling)
-    broker = Counted()
+    broker = Counted(monkeypatch)
     broker.create_topic("orders", queues)
     heard = Heard()
     with consuming(broker, heard) as consumer:
@@ -943,4 +949,21 @@ def test_a_broker_may_say_which_queue_has_something(queues: int, monkeypatch: py
         eventually(lambda: broker.group("g").lag("orders") == 0)
     assert len(set(heard.bodies)) == 500
     if queues > 16:  # Of so many, those that have nothing are left alone.
-        assert sum(pulls.values()) < 100 * queues
+        assert broker.pulls.total() < 100 * queues
+
+
+def test_who_leads_next_asks_no_queue_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who found a message runs its slow listener, and another thread leads."""
+    broker = Counted(monkeypatch)
+    broker.create_topic("orders", 40)
+    heard = Heard(act=lambda _message: time.sleep(0.01))
+    with consuming(broker, heard) as consumer:
+        eventually(lambda: len(consumer.assignment()) == 40)
+        for count in range(1, 11):
+            send(broker, str(count), queue_id=0)
+            heard.wait(count)
+        broker.pulls.clear()
+        for count in range(11, 61):
+            send(broker, str(count), queue_id=0)
+            heard.wait(count)
+        assert broker.pulls.total() < 10 * 50

@@ -17,6 +17,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
+from tests.damage.readable import readable
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL, fill, log_files, messages_of
 
@@ -222,16 +223,7 @@ def test_retention_takes_no_message_for_its_damaged_unit(path: Path) -> None:
         assert broker.expire(retention_hours=0) > 0
         kept = broker.topic("orders").queues[1].min_offset
         assert oldest < kept < COUNT
-        queue, found = broker.topic("orders").queues[0], list[bytes]()
-        offset = queue.min_offset
-        while offset < queue.max_offset:
-            try:
-                result = queue.read(offset)
-            except mq.StoreCorrupted:
-                offset += 1
-                continue
-            found += [message.body for message in result.messages]
-            offset = result.next_offset
+        found = [message.body for message in readable(broker.topic("orders").queues[0])]
         assert found
         assert found == WHOLE[-len(found) :]
         assert len(found) >= COUNT - kept - 1

@@ -12,6 +12,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.store.native import ffi, lib
+from tests.damage.readable import readable
 from tests.support.insides import control_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, SMALL, fill, messages_of, queue_files
@@ -143,13 +144,5 @@ def test_stale_units_hide_no_message_from_retention(
             broker.expire(retention_hours=0)
             queue = broker.topic("orders").queues[0]
             assert queue.min_offset <= kept[0]
-            found, offset = [], queue.min_offset
-            while offset < queue.max_offset:
-                try:
-                    result = queue.read(offset)
-                except mq.StoreCorrupted:
-                    offset += 1
-                    continue
-                found += [message.queue_offset for message in result.messages]
-                offset = result.next_offset
+            found = [message.queue_offset for message in readable(queue)]
             assert found[-len(kept) :] == kept

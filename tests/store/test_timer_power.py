@@ -57,6 +57,20 @@ def go_on(bench: Bench) -> dict[str, int]:
     return due
 
 
+def all_come(root: Path, now_ms: int, due: dict[str, int]) -> None:
+    """Started 10 s later, it delivers each message once, those first that are due by then."""
+    with Bench(root, now_ms=now_ms + 10_000) as cut:
+        cut.turn()
+        came = [message.msg_id for message in cut.delivered()]
+        assert sorted(came) == sorted(name for name, when in due.items() if when <= cut.now_ms)
+        cut.now_ms += 100_000
+        cut.turn()
+        came += [message.msg_id for message in cut.delivered()]
+        assert sorted(came) == sorted(due)
+        cut.close()
+    assert list(problems(root, file_size=FILE_SIZE)) == []
+
+
 @pytest.mark.parametrize(
     "kept_old", [(WHEEL,), (LOG,), (CHECK,), (WHEEL, LOG), (LOG, CHECK), (WHEEL, CHECK), TIMERS]
 )
@@ -68,16 +82,7 @@ def test_messages_are_on_disk_and_timers_are_not(tmp_path: Path, kept_old: tuple
         bench.store.flush()
         take(bench.root, tmp_path / "cut", *MESSAGES, *TIMERS)
     take(tmp_path / "old", tmp_path / "cut", *kept_old)
-    with Bench(tmp_path / "cut", now_ms=bench.now_ms + 10_000) as cut:
-        cut.turn()
-        came = [message.msg_id for message in cut.delivered()]
-        assert sorted(came) == sorted(name for name, when in due.items() if when <= cut.now_ms)
-        cut.now_ms += 100_000
-        cut.turn()
-        came += [message.msg_id for message in cut.delivered()]
-        assert sorted(came) == sorted(due)
-        cut.close()
-    assert list(problems(tmp_path / "cut", file_size=FILE_SIZE)) == []
+    all_come(tmp_path / "cut", bench.now_ms, due)
 
 
 @pytest.mark.parametrize("kept_new", [(), (WHEEL,), (LOG,), (CHECK,), (WHEEL, LOG)])
@@ -88,13 +93,4 @@ def test_timers_are_on_disk_and_messages_are_not(tmp_path: Path, kept_new: tuple
         take(bench.root, tmp_path / "cut", *MESSAGES, *TIMERS)
         go_on(bench)
         take(bench.root, tmp_path / "cut", *kept_new)
-    with Bench(tmp_path / "cut", now_ms=bench.now_ms + 10_000) as cut:
-        cut.turn()
-        came = [message.msg_id for message in cut.delivered()]
-        assert sorted(came) == sorted(name for name, when in due.items() if when <= cut.now_ms)
-        cut.now_ms += 100_000
-        cut.turn()
-        came += [message.msg_id for message in cut.delivered()]
-        assert sorted(came) == sorted(due)
-        cut.close()
-    assert list(problems(tmp_path / "cut", file_size=FILE_SIZE)) == []
+    all_come(tmp_path / "cut", bench.now_ms, due)

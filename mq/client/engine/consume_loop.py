@@ -66,6 +66,7 @@ class ConsumeLoop:
         self._due = 0.0  # or then, by what is known
         self._version = -1
         self._trouble = ""  # why the last rebalance failed
+        self._must_pull = True  # a queue may have got something since none had anything
         self._hint: OwnedQueue | None = None  # which is known to have something
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
         self._dispatcher: Final = Dispatcher(
@@ -163,7 +164,8 @@ class ConsumeLoop:
                 version = membership.version()
                 if version != self._version or now >= self._rebalance_at:
                     self._rebalance(version, now)
-                found_any = self._go_round(now)
+                found_any = self._must_pull and self._go_round(now)
+                self._must_pull = found_any
                 if not pool.leads(worker):
                     return None
                 with self._lock:
@@ -274,12 +276,13 @@ class ConsumeLoop:
         if not self._must_look:
             due = min(due, self._due, self._dispatcher.look_at(now))
             members = ((self._membership, version),)
+            self._must_pull = True
             found = self._waiter.wait(positions, members, max(0.0, due - now))
             if found is not None:
                 self._hint = self._owned.get(found)
 
     def _rebalance(self, version: int, now: float) -> None:
-        self._must_look = True
+        self._must_look = self._must_pull = True
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
         if not self._rebalanced():
