@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mq.aio.delivery import AsyncDelivery, Listener
 from mq.aio.waiter import Request, WaiterThread
@@ -47,7 +47,8 @@ class Consumer(PollingConsumer):
         self._waiter: WaiterThread | None = None
         self._request: Request | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._is_asked = self._is_ended = False
+        self._is_ended = False
+        self._asked_by: asyncio.Task[Any] | None = None
         self._yielded_at = 0.0
 
     async def poll(
@@ -183,7 +184,7 @@ class Consumer(PollingConsumer):
     def _advance(self, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         """The next messages, where that takes no look, and other tasks need not have their turn first."""
         now = monotonic()
-        if self._is_asked or self._is_closed or now - self._yielded_at > YIELD_SECONDS:
+        if self._asked_by is not None or self._is_closed or now - self._yielded_at > YIELD_SECONDS:
             return []
         with self._lock.entered():
             return self._loop.advance(count_max, now, in_loop=in_loop)
@@ -230,19 +231,20 @@ class Consumer(PollingConsumer):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """While one task asks for messages, no other does."""
+        """While one task asks for messages, no other does. One that a signal handler cut short asks no more,
+        whatever it had no time to take back."""
         self._check_open()
         self._loop.check_told()
-        if self._is_asked:
+        if self._asked_by is not None and not self._asked_by.done():
             raise RuntimeError(
                 "another task is asking this consumer for messages: give each task a consumer, or let"
                 " run(listener, concurrency=...) call a coroutine from several"
             )
-        self._is_asked = True
+        self._asked_by = asyncio.current_task()
         try:
             yield
         finally:
-            self._is_asked = False
+            self._asked_by = None
 
     async def _close(self, *, failed: bool) -> None:
         self._is_closed = True

@@ -7,6 +7,7 @@ come at random into keyed sends.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -182,6 +183,21 @@ def test_a_member_stays_one_wherever_its_change_of_subscriptions_is_interrupted(
             consumer.unsubscribe("more")
             at += 1
     assert at > 10
+
+
+def test_a_task_asks_again_wherever_another_one_was_interrupted_asking(broker: LocalBroker) -> None:
+    consumer = mq.aio.Consumer(broker, GROUP)
+    consumer.assign(broker.topic("orders").queues)
+
+    async def poll() -> None:
+        assert await consumer.poll(0.0) == []
+
+    at = 0
+    while interrupted_at(lambda: asyncio.run(poll()), at, ("mq.aio.",)) is None:
+        asyncio.run(poll())
+        at += 1
+    asyncio.run(consumer.close())
+    assert at > 50
 
 
 # An exception between two steps of asyncio's own loop loses the later one: asyncio.run() then waits for ever
