@@ -125,7 +125,7 @@ def again(call: Callable[[], object]) -> None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    assert not thread.is_alive(), "it waits for what was left locked"
+    assert not thread.is_alive(), f"it waits for what was left locked\n{stacks()}"
     for error in errors:
         raise error
 
