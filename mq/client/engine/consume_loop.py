@@ -165,7 +165,6 @@ class ConsumeLoop:
                 if version != self._version or now >= self._rebalance_at:
                     self._rebalance(version, now)
                 found_any = self._must_pull and self._go_round(now)
-                self._must_pull = found_any
                 if not pool.leads(worker):
                     return None
                 with self._lock:
@@ -189,7 +188,7 @@ class ConsumeLoop:
 
     def _go_round(self, now: float) -> bool:
         """Pull from each queue once, and run what is brief. Whether anything was found, and may be again."""
-        found_any, is_partial = False, False
+        self._must_pull = found_any = is_partial = False
         hint, self._hint = self._hint, None
         if self._is_paused():
             return False
@@ -199,7 +198,10 @@ class ConsumeLoop:
             others = () if len(queues) > SWEEP_MAX else queues
             queues = (hint, *(each for each in others if each is not hint))
         for at, owned in enumerate(queues):
-            if now < owned.cold_until or not owned.may_pull(now, self._dispatcher.limits):
+            if now < owned.cold_until:
+                continue
+            if not owned.may_pull(now, self._dispatcher.limits):
+                self._must_pull = True  # It may have room at any moment.
                 continue
             delivery = owned.delivery
             pulled = self._pull(owned, max(pull_count, delivery.batch_size or 1), now)
@@ -214,13 +216,16 @@ class ConsumeLoop:
                 request = self._brief_of(owned, now)
             while request is not None:
                 if not pool.perform_while_leading(request) or self._is_paused():
+                    self._must_pull = True
                     return True
                 if not owned.cache.ready:
                     break
                 with self._lock:
                     request = self._brief_of(owned, self._clock())
         # Where only one of many queues was looked at, waiting names the next one, if there is one.
-        return found_any and not (is_partial and len(queues) == 1 < len(self._round))
+        is_more = found_any and not (is_partial and len(queues) == 1 < len(self._round))
+        self._must_pull = self._must_pull or is_more
+        return is_more
 
     def _brief_of(self, owned: OwnedQueue, now: float) -> ConsumeRequest | None:
         """What the leader may run of a queue by itself; if nothing, the queue is offered to other threads.
