@@ -257,6 +257,9 @@ class Consumer(PollingConsumer):
             while self._workers:
                 await asyncio.wait(self._workers)
                 await asyncio.sleep(0)  # run clears up
+                run = self._asked_by
+                if run is None or run.done() or run is asyncio.current_task():
+                    break  # It was cut short doing so.
         finally:
             for worker in self._workers:
                 worker.cancel()

@@ -295,6 +295,34 @@ def test_two_tasks_do_not_ask_at_a_time(broker: mq.Broker) -> None:
     run(main)
 
 
+def test_a_consumer_closes_whose_run_was_cut_short_while_it_cleared_up(
+    broker: mq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(BaseException):
+        """As KeyboardInterrupt, which asyncio lets through."""
+
+    def cut(*_: object, **_options: object) -> None:
+        raise Cut
+
+    async def use() -> None:
+        async with subscribed(broker) as consumer:
+
+            async def close(_message: mq.MessageExt) -> None:
+                await consumer.close()
+                monkeypatch.setattr(asyncio, "gather", cut)
+
+            await consumer.run(close)
+
+    async def main() -> None:
+        send(broker, b"1")
+        with pytest.raises(Cut):
+            await use()
+        monkeypatch.undo()
+
+    run(main)
+    assert broker.group("billing").members() == []
+
+
 def test_closing_ends_all_waits(broker: mq.Broker) -> None:
     async def main() -> None:
         consumer = subscribed(broker)
