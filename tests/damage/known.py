@@ -173,12 +173,12 @@ class Look:
             # Damage may make a count of queues enormous; those beyond are empty.
             for queue in (queues or ())[:8]:
                 self.queue(queue)
-        for msg_id, place in list(self.known.ids.items())[::7]:
+        for msg_id, place in list(self.known.ids.items())[::3]:
             found = self.attempt("message", lambda msg_id=msg_id: broker.message(msg_id))  # type: ignore[misc]  # bound early
             if found is not None:
                 self.accept(f"message({msg_id})", found, place)
         for topic in TOPICS:
-            for key in KEYS[::3]:
+            for key in KEYS[::2]:
                 messages = self.attempt("query", lambda t=topic, k=key: broker.query(t, k))  # type: ignore[misc]  # bound early
                 for message in messages or ():
                     place = self.accept(f"query({key})", message)
