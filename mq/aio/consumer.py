@@ -240,11 +240,12 @@ class Consumer(PollingConsumer):
                 "another task is asking this consumer for messages: give each task a consumer, or let"
                 " run(listener, concurrency=...) call a coroutine from several"
             )
-        self._asked_by = asyncio.current_task()
+        self._asked_by = task = asyncio.current_task()
         try:
             yield
         finally:
-            self._asked_by = None
+            if self._asked_by is task:
+                self._asked_by = None
 
     async def _close(self, *, failed: bool) -> None:
         self._is_closed = True
