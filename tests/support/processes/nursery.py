@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -160,6 +161,9 @@ def serve(report: str, name_of_actors: str) -> None:
     # Loaded before the fork: a child that is killed early is to die at work, and not while it loads modules.
     for public in mq.__all__:
         getattr(mq, public)
+    # Nor is a child to look through all of this for garbage, and to copy the pages that this writes to.
+    gc.collect()
+    gc.freeze()
     parent = os.getpid()
     # A child that is stopped right after its start gets the signal once it handles it, instead of dying
     # silently.
