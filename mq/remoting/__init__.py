@@ -53,10 +53,10 @@ def serve(
     """
     # Imported here, so that `import mq` does not load the server.
     from mq.remoting.server.access import Access
-    from mq.remoting.server.certificate import server_context
     from mq.remoting.server.endpoint import Endpoint
     from mq.remoting.server.options import Limits
     from mq.remoting.server.server import Server
+    from mq.remoting.server.transport.certificate import server_context
 
     _refuse_cluster(broker)
 

@@ -26,7 +26,7 @@ from mq.broker.replication import Replicated
 from mq.errors import MQError
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.framing import Reports, encode_header
-from mq.remoting.server.listener import listening
+from mq.remoting.server.transport.listener import listening
 from mq.threads import start
 
 __all__ = ["HaListener"]

@@ -3,11 +3,12 @@
 server.py             Server, which serve() returns
 endpoint.py           the listening sockets, and their shutdown
 options.py            limits
-connection.py         one connection: frames in and out, with back-pressure
+transport/            connections, and the threads that run their requests
 dispatch.py           the table of handlers by request code, and their threads
 replies.py            the reply of a handler, and the response code of an error
 served.py             the state that all handlers share
 holding.py            held pulls, which wait for a message
+reply_relay.py        replies that reach another server of the same directory
 handlers/             the handlers of all requests
 groups/               remote members of consumer groups
 

@@ -24,9 +24,9 @@ from mq.remoting.codec.fields import Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody, from_json
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.server.connection import Connection
 from mq.remoting.server.replies import Refusal, Reply, encoded, refused
 from mq.remoting.server.served import Served
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["Call", "Handler", "Handlers", "Lane", "dispatch"]
 

@@ -22,13 +22,13 @@ from mq.remoting.codec.frame import Frame
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.listener import HaListener
 from mq.remoting.server.access import Access
-from mq.remoting.server.connection import Connection, Memory
 from mq.remoting.server.dispatch import dispatch
 from mq.remoting.server.handlers import ALL
-from mq.remoting.server.listener import BACKLOG, TlsListener, listening
 from mq.remoting.server.options import Limits
 from mq.remoting.server.served import Served
-from mq.remoting.server.workers import Workers
+from mq.remoting.server.transport.connection import Connection, Memory
+from mq.remoting.server.transport.listener import BACKLOG, TlsListener, listening
+from mq.remoting.server.transport.workers import Workers
 
 __all__ = ["Endpoint"]
 
@@ -107,6 +107,7 @@ class Endpoint:
         self._pool.close()
         self._control.close()
         with contextlib.suppress(BrokerClosed, ForkedBroker):
+            self.served.relay.close()
             self.served.checks.close()
             self.served.members.close()
         self._events.close()

@@ -51,11 +51,13 @@ _UNUSUAL = frozenset(
 
 
 class Sent(NamedTuple):
-    """A message, whether it is a half message, and its unique id if it has one."""
+    """A message, whether it is a half message, its unique id if it has one, and whether its producer waits
+    for a reply."""
 
     message: Message
     is_half: bool
     unique_id: str
+    wants_reply: bool
 
 
 def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
@@ -64,7 +66,7 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
     if not body:
         raise MessageInvalid("the body is empty, which RocketMQ's brokers reject: send at least one byte")
     kept: list[str] = []
-    plain, is_half, unique_id = True, False, ""
+    plain, is_half, unique_id, wants_reply = True, False, "", False
     for piece in properties.split("\x02"):
         name, _, value = piece.partition("\x01")
         if not name or not value or name in DROPPED:
@@ -85,6 +87,7 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
             elif name == REPLY_TO:
                 # RocketMQ's brokers add it to every message; the consumer finds the topic of replies by it.
                 kept.append(f"CLUSTER\x01{CLUSTER}")
+                wants_reply = True
             elif name == "WAIT":
                 if value.lower() != "false":
                     continue
@@ -98,7 +101,7 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
                 piece = due  # noqa: PLW2901 - in the spelling that the broker knows
         kept.append(piece)
     encoded = "".join([f"{piece}\x02" for piece in kept]).encode("utf-8", "replace")
-    return Sent(Message.restored(topic, body, flag, plain, encoded), is_half, unique_id)
+    return Sent(Message.restored(topic, body, flag, plain, encoded), is_half, unique_id, wants_reply)
 
 
 def _due(name: str, value: str) -> str:

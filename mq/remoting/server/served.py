@@ -14,13 +14,14 @@ from mq.errors import MQError
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.access import Access
 from mq.remoting.server.checks import Checks
-from mq.remoting.server.connection import Connection
 from mq.remoting.server.figures import Figures
 from mq.remoting.server.groups.members import RemoteMembers
 from mq.remoting.server.holding import Holding
 from mq.remoting.server.options import Limits
+from mq.remoting.server.reply_relay import ReplyRelay
 from mq.remoting.server.store_hosts import StoreHosts, packed
-from mq.remoting.server.workers import Workers
+from mq.remoting.server.transport.connection import Connection
+from mq.remoting.server.transport.workers import Workers
 
 __all__ = ["WILDCARDS", "Served", "Traffic"]
 
@@ -76,6 +77,7 @@ class Served:
         self.connections: Final[set[Connection]] = set()
         self.members: Final = RemoteMembers(broker, self._wake)
         self.holding: Final = Holding(broker, events, self.members.versions, limits.held_pulls_total)
+        self.relay: Final = ReplyRelay(broker, events, self.holding, self.members, control)
         self.checks: Final = Checks(broker, self.members, access)
         self.figures: Final = Figures(broker)
 

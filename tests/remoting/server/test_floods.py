@@ -26,16 +26,16 @@ from mq.remoting.codec.requests.groups import GetAllGroups
 from mq.remoting.codec.requests.name_servers import GetClusterInfo
 from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.server.connection import (
+from mq.remoting.server.options import Limits
+from mq.remoting.server.server import Server
+from mq.remoting.server.transport.connection import (
     AT_WORK_MAX,
     CONTROL_TURN_COUNT,
     LARGE_SIZE,
     Connection,
     Memory,
 )
-from mq.remoting.server.options import Limits
-from mq.remoting.server.server import Server
-from mq.remoting.server.workers import Workers
+from mq.remoting.server.transport.workers import Workers
 from tests.support.eventually import eventually
 from tests.support.memory.broker import MemoryBroker
 from tests.support.raw_requests import LIMIT, RawClient, ask

@@ -14,6 +14,7 @@ from mq.remoting import serve
 from mq.remoting.server.server import Server
 from tests.support.cluster.java_clients import Came, JavaClients
 from tests.support.eventually import eventually
+from tests.support.serving import serving
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
@@ -158,6 +159,15 @@ def test_a_request_gets_its_reply(store: mq.LocalBroker, java: JavaClients) -> N
     assert [java.request("orders", body) for body in (b"one", b"two")] == [b"oneone", b"twotwo"]
     replies = [m.body for q in store.topic("DefaultCluster_REPLY_TOPIC").queues for m in q.read(0).messages]
     assert replies == [b"oneone", b"twotwo"]
+
+
+def test_a_reply_comes_from_a_client_of_another_process(
+    store: mq.LocalBroker, directory: Path, java: JavaClients
+) -> None:
+    store.create_topic("orders", 1)
+    with serving(directory) as process, JavaClients(process.name_server) as answering:
+        answering.reply("answering", "orders")
+        assert [java.request("orders", body) for body in (b"one", b"two")] == [b"oneone", b"twotwo"]
 
 
 def test_java_pulls_seeks_and_commits(store: mq.LocalBroker, java: JavaClients) -> None:

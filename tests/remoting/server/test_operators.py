@@ -53,9 +53,9 @@ from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials
 from mq.remoting.server.access import AccessKeys
-from mq.remoting.server.connection import ASKED_MAX
 from mq.remoting.server.handlers import ALL
 from mq.remoting.server.server import Server
+from mq.remoting.server.transport.connection import ASKED_MAX
 from tests.support.eventually import eventually
 from tests.support.raw_requests import RawClient, ask, body
 
@@ -167,7 +167,7 @@ def test_a_consumer_that_is_lost_does_not_answer(server: Server, member: RawClie
 def test_a_consumer_that_answers_late(
     server: Server, member: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mq.remoting.server.handlers.clients.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("mq.remoting.server.handlers.operators.clients.ANSWER_SECONDS", 0.1)
     answer = ask(server, GetConsumerRunningInfo("billing", "remote-1"))
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "did not answer GET_CONSUMER_RUNNING_INFO" in answer.remark

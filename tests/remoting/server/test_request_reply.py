@@ -8,6 +8,7 @@ import pytest
 
 import mq
 from mq.properties import decode
+from mq.remoting import serve
 from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
 from mq.remoting.codec.fields import Request, decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame, answer_to
@@ -27,6 +28,11 @@ PROPERTIES = "CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01asking\x02TTL\x013000\x
 
 def reply(properties: str = PROPERTIES + "MSG_TYPE\x01reply\x02") -> SendReplyMessage:
     return SendReplyMessage("answering", REPLY_TOPIC, "TBW102", 4, 0, 0, 123, 7, properties)
+
+
+def request_for_reply(client: RawClient) -> None:
+    request = SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0, PROPERTIES)
+    assert client.ask(request, b"question").code == ResponseCode.SUCCESS
 
 
 def send(client: RawClient, request: Request, content: bytes) -> None:
@@ -105,3 +111,73 @@ def test_a_producer_that_is_lost_gets_no_reply(server: Server, asking: RawClient
         lambda: server.served.members.producer("asking"),
     )
     assert "channel of <asking> not found" in ask(server, reply(), content=b"yes").remark
+
+
+@pytest.fixture
+def other(store: mq.Broker) -> Iterator[Server]:
+    """Another server of the store."""
+    with serve(store, port=0, namesrv_port=0) as other:
+        yield other
+
+
+def test_a_reply_reaches_a_producer_at_another_server(
+    store: mq.Broker, other: Server, asking: RawClient
+) -> None:
+    store.create_topic("orders", 1)
+    request_for_reply(asking)
+    sent = reply()
+    for body in (b"yes", b"and more"):
+        answer = ask(other, sent, content=body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        pushed = asking.asked(PushReplyMessage)
+        fields = decode_fields(PushReplyMessage, pushed.fields)
+        assert pushed.body == body
+        assert (fields.topic, fields.flag) == (REPLY_TOPIC, 7)
+        found = decode((fields.properties or "").encode())
+        assert (found["CORRELATION_ID"], found["MSG_TYPE"]) == ("c1", "reply")
+        assert int(found["PUSH_REPLY_TIME"]) == fields.store_timestamp
+        asking.send(answer_to(pushed, ResponseCode.SUCCESS))
+    stored = store.topic(REPLY_TOPIC).queues[0].read(0).messages
+    assert [message.body for message in stored] == [b"yes", b"and more"]
+
+
+def test_a_reply_is_pushed_by_one_server(
+    store: mq.Broker, server: Server, other: Server, asking: RawClient
+) -> None:
+    """Not again by those that find it in the store."""
+    store.create_topic("orders", 1)
+    request_for_reply(asking)
+    with RawClient(server) as answering:
+        for body in (b"first", b"second"):
+            send(answering, reply(), body)
+            pushed = asking.asked(PushReplyMessage)
+            assert pushed.body == body
+            asking.send(answer_to(pushed, ResponseCode.SUCCESS))
+            assert answering.receive().code == ResponseCode.SUCCESS
+    assert ask(other, reply(), content=b"third").code == ResponseCode.SUCCESS
+    assert asking.asked(PushReplyMessage).body == b"third"
+
+
+def test_replies_are_relayed_again_after_their_topic_was_deleted(
+    store: mq.Broker, other: Server, asking: RawClient
+) -> None:
+    store.create_topic("orders", 1)
+    request_for_reply(asking)
+    store.delete_topic(REPLY_TOPIC)
+    eventually(
+        lambda: not store.consumer_groups.members("CID_RMQ_SYS_SERVERS_OF_REPLIES"),
+        lambda: store.consumer_groups.members("CID_RMQ_SYS_SERVERS_OF_REPLIES"),
+        30.0,
+    )
+    request_for_reply(asking)
+    assert ask(other, reply(), content=b"yes").code == ResponseCode.SUCCESS
+    assert asking.asked(PushReplyMessage).body == b"yes"
+
+
+def test_a_server_that_is_closed_hears_no_replies(store: mq.Broker, other: Server) -> None:
+    store.create_topic("orders", 1)
+    with serve(store, port=0, namesrv_port=0) as closed, RawClient(closed) as asking:
+        request_for_reply(asking)
+    answer = ask(other, reply(), content=b"yes")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "channel of <asking> not found" in answer.remark

@@ -28,7 +28,7 @@ from mq.client.engine.queue_assignment import allocate, sharing, takes_retries
 from mq.errors import MQError
 from mq.filter.selection import Selection
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup
-from mq.remoting.server.connection import Connection
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["RemoteMember", "Wanted"]
 

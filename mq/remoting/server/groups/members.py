@@ -29,8 +29,8 @@ from mq.remoting.codec.bodies.heartbeat import (
     MessageModel,
 )
 from mq.remoting.codec.requests.pushed import NotifyConsumerIdsChanged
-from mq.remoting.server.connection import Connection
 from mq.remoting.server.groups.member import RemoteMember, Wanted
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["RemoteMembers", "selection_of"]
 

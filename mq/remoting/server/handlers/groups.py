@@ -43,7 +43,7 @@ __all__ = ["connection_of", "handlers", "is_remote", "subscription_data"]
 
 handlers = Handlers()
 
-DESCRIBED: Final = re.compile(r"(\S+) \(([A-Z_]+), (.+)\)")  # mq.remoting.server.connection: described
+DESCRIBED: Final = re.compile(r"(\S+) \(([A-Z_]+), (.+)\)")  # as Connection.described has it
 # The others have no effect in RocketMQ, or only where there are slaves or pop consumers.
 FIXED: Final = (
     "consume_enable",

@@ -23,10 +23,10 @@ from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.language import version_name
 from mq.remoting.codec.requests.pushed import ConsumeMessageDirectly, GetConsumerRunningInfo
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.server.connection import Connection
 from mq.remoting.server.dispatch import Call, Handlers
 from mq.remoting.server.handlers.groups import connection_of, is_remote, subscription_data
 from mq.remoting.server.replies import Refusal, Reply
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["handlers"]
 

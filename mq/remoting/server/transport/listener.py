@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from mq.errors import AddressInUse
-from mq.remoting.server.connection import Connection
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["BACKLOG", "TlsListener", "listening"]
 

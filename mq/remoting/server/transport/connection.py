@@ -27,7 +27,7 @@ from mq.remoting.codec.json_body import JsonBody, to_json
 from mq.remoting.codec.language import Language, version_name
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.options import Limits
-from mq.remoting.server.workers import OrderedWork, Work, Workers
+from mq.remoting.server.transport.workers import OrderedWork, Work, Workers
 
 __all__ = ["Connection", "Memory", "Owner"]
 

@@ -1,0 +1,16 @@
+"""What operators and their tools ask.
+
+broker_state.py   settings and figures of the broker    clients.py   what they ask of one consumer
+statistics.py     where queues and groups are           rates.py     how fast they move
+"""
+
+from __future__ import annotations
+
+from mq.remoting.server.dispatch import Handlers
+from mq.remoting.server.handlers.operators import broker_state, clients, rates, statistics
+
+__all__ = ["handlers"]
+
+handlers = Handlers()
+for each in (broker_state, clients, rates, statistics):
+    handlers.add(each.handlers)
