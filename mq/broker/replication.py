@@ -14,6 +14,7 @@ from mq.store.directory.delay_levels import LEVEL_COUNT_MAX
 from mq.store.directory.file_sizes import FileSizes
 from mq.store.log.source import LogSource, log_range
 from mq.store.store import Store
+from mq.store.timer.checkpoint import TimerCheck, read_timer_check
 
 __all__ = ["Replicated", "Replication", "replicated"]
 
@@ -53,6 +54,11 @@ class Replication:
             return {}
         offsets = {level: progress.delivered(level) for level in range(1, LEVEL_COUNT_MAX + 1)}
         return {level: offset for level, offset in offsets.items() if offset}
+
+    def timer_check(self) -> TimerCheck:
+        """How far timer messages are delivered, on disk: at most a second old. What a damaged file says is
+        nothing."""
+        return read_timer_check(self._store.root) or TimerCheck()
 
 
 @runtime_checkable

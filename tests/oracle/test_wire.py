@@ -108,6 +108,7 @@ BODIES = {
     "GroupSettings": "SubscriptionGroupConfig",
     "GroupSettingsList": "SubscriptionGroupList",
     "GroupTable": "SubscriptionGroupWrapper",
+    "RequestModes": "MessageRequestModeSerializeWrapper",
     "TopicStats": "TopicStatsTable",
     "ConsumeStats": "ConsumeStats",
     "GroupNames": "GroupList",
@@ -133,6 +134,7 @@ NOT_IN_THE_CLASS = {
     ("DeleteSubscriptionGroupRequestHeader", "removeOffset"),  # of 4.9
 }
 WORDS = {
+    "mode": "POP",
     "language": "PYTHON",
     "topic_filter_type": "SINGLE_TAG",
     "boundary_type": "UPPER",

@@ -175,6 +175,7 @@ def test_a_real_slave_of_a_served_store(directory: Path, tmp_path: Path, version
             if version == "4.9":  # It asks every 10 s; a 5.3 slave once a minute.
                 topics = slave.store / "config" / "topics.json"
                 eventually(lambda: topics.exists() and b'"orders"' in topics.read_bytes(), slave.said)
+            assert "Exception" not in slave.said(None)  # It logs what the master does not answer.
             end = master.replication.log_range[1]
             eventually(lambda: log_of(slave.store, end) == log_of(directory, end))
         finally:

@@ -7,7 +7,17 @@ from typing import Final
 
 from mq.remoting.codec.json_body import JsonBody
 
-__all__ = ["BATCH", "BYTES", "MESSAGE", "NOTHING", "RECORDS", "TEXT_PROPERTIES", "BodyKind", "Raw"]
+__all__ = [
+    "BATCH",
+    "BYTES",
+    "MESSAGE",
+    "NOTHING",
+    "RECORDS",
+    "TEXT_PROPERTIES",
+    "TIMER_CHECK",
+    "BodyKind",
+    "Raw",
+]
 
 
 class Raw(Enum):
@@ -18,6 +28,7 @@ class Raw(Enum):
     BATCH = "messages (batch.py)"
     RECORDS = "records as in the commit log, one after the other (records.py)"
     TEXT_PROPERTIES = "Java properties (text_properties.py)"
+    TIMER_CHECK = "as in the file timercheck (mq/store/timer/checkpoint.py)"
     REGISTRATION = "JSON, or compressed as the header says (registration.py)"
 
 
@@ -29,3 +40,4 @@ BYTES: Final = Raw.BYTES
 BATCH: Final = Raw.BATCH
 RECORDS: Final = Raw.RECORDS
 TEXT_PROPERTIES: Final = Raw.TEXT_PROPERTIES
+TIMER_CHECK: Final = Raw.TIMER_CHECK

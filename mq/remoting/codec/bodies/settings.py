@@ -13,6 +13,10 @@ __all__ = [
     "GroupSettings",
     "GroupSettingsList",
     "GroupTable",
+    "RequestMode",
+    "RequestModes",
+    "TimerCount",
+    "TimerCounts",
     "TopicSettings",
     "TopicSettingsList",
     "TopicTable",
@@ -97,6 +101,35 @@ class GroupSettingsList(JsonBody):
     """SubscriptionGroupList, 5.x."""
 
     group_config_list: tuple[GroupSettings, ...] = ()
+
+
+class TimerCount(JsonBody):
+    """How many timer messages of a topic wait, and since when that is known (TimerMetrics.Metric, 5.x)."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerCounts(JsonBody):
+    """TimerMetricsSerializeWrapper, 5.x."""
+
+    timing_count: dict[str, TimerCount] = field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+class RequestMode(JsonBody):
+    """Whether a group consumes a topic by PULL or by POP (SetMessageRequestModeRequestBody, 5.x)."""
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+
+
+class RequestModes(JsonBody):
+    """By topic and group (MessageRequestModeSerializeWrapper, 5.x)."""
+
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
 
 
 class DelayOffsets(JsonBody):

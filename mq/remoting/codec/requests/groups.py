@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mq.remoting.codec.bodies.consuming import ConsumerIds, LockedQueues, QueueLock
 from mq.remoting.codec.bodies.heartbeat import ClientCheck, Heartbeat
-from mq.remoting.codec.bodies.settings import GroupSettings, GroupSettingsList, GroupTable
+from mq.remoting.codec.bodies.settings import GroupSettings, GroupSettingsList, GroupTable, RequestModes
 from mq.remoting.codec.fields import Answer, Int, Request
 from mq.remoting.codec.wire_names import wire
 
@@ -13,6 +13,7 @@ __all__ = [
     "CheckClientConfig",
     "DeleteGroup",
     "GetAllGroups",
+    "GetAllRequestModes",
     "GetConsumerList",
     "GetGroup",
     "HeartBeat",
@@ -86,6 +87,10 @@ class GetAllGroups(
     group_seq: Int | None = None
     data_version: str | None = None
     max_group_num: Int | None = None
+
+
+class GetAllRequestModes(Request, code=402, name="GET_ALL_MESSAGE_REQUEST_MODE", answer_body=RequestModes):
+    """A slave asks its master. ⁵"""
 
 
 class GetGroup(Request, code=352, name="GET_SUBSCRIPTIONGROUP_CONFIG", answer_body=GroupSettings):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mq.remoting.codec.bodies.consuming import ConsumerOffsets, ConsumersStatus, QueueOffsets
-from mq.remoting.codec.bodies.settings import DelayOffsets
+from mq.remoting.codec.bodies.settings import DelayOffsets, TimerCounts
+from mq.remoting.codec.body_kind import TIMER_CHECK
 from mq.remoting.codec.fields import Answer, Int, Long, Request
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "GetEarliestStoreTime",
     "GetMaxOffset",
     "GetMinOffset",
+    "GetTimerCheckPoint",
+    "GetTimerMetrics",
     "OffsetAnswer",
     "QueryConsumerOffset",
     "ResetConsumerOffset",
@@ -83,6 +86,14 @@ class GetAllConsumerOffset(Request, code=43, name="GET_ALL_CONSUMER_OFFSET", ans
 
 class GetAllDelayOffset(Request, code=45, name="GET_ALL_DELAY_OFFSET", answer_body=DelayOffsets):
     """A slave asks its master."""
+
+
+class GetTimerCheckPoint(Request, code=60, name="GET_TIMER_CHECK_POINT", answer_body=TIMER_CHECK):
+    """How far timer messages are delivered. A slave asks its master every 3 s. 5.x."""
+
+
+class GetTimerMetrics(Request, code=61, name="GET_TIMER_METRICS", answer_body=TimerCounts):
+    """A slave asks its master. 5.x."""
 
 
 class ResetFields(Request):

@@ -19,8 +19,10 @@ from mq.remoting.codec.bodies.settings import (
     DelayOffsets,
     GroupSettings,
     GroupTable,
+    RequestModes,
+    TimerCounts,
 )
-from mq.remoting.codec.requests.groups import AllGroupsAnswer, GetAllGroups
+from mq.remoting.codec.requests.groups import AllGroupsAnswer, GetAllGroups, GetAllRequestModes
 from mq.remoting.codec.requests.name_servers import (
     BrokerHeartbeat,
     DataVersionAnswer,
@@ -29,7 +31,7 @@ from mq.remoting.codec.requests.name_servers import (
     RegisterBrokerAnswer,
     UnregisterBroker,
 )
-from mq.remoting.codec.requests.offsets import GetAllDelayOffset
+from mq.remoting.codec.requests.offsets import GetAllDelayOffset, GetTimerCheckPoint, GetTimerMetrics
 from mq.remoting.server.dispatch import Call, Handlers
 from mq.remoting.server.options import CLUSTER
 from mq.remoting.server.replies import DONE, Reply
@@ -87,3 +89,21 @@ def groups(_request: GetAllGroups, call: Call) -> Reply:
 @handlers.on(GetAllDelayOffset)
 def delays(_request: GetAllDelayOffset, call: Call) -> Reply:
     return Reply(body=DelayOffsets(replication_of(call, "the delay offsets").delay_offsets(), _version()))
+
+
+@handlers.on(GetTimerCheckPoint)
+def timer_check(_request: GetTimerCheckPoint, call: Call) -> Reply:
+    """A slave that takes the place of this master delivers no timer message again that was due before."""
+    return Reply(body=replication_of(call, "the progress of timer messages").timer_check().packed())
+
+
+@handlers.on(GetTimerMetrics)
+def timer_counts(_request: GetTimerMetrics, _call: Call) -> Reply:
+    """Nothing is counted by topic here; a slave counts for itself what it delivers."""
+    return Reply(body=TimerCounts(data_version=DataVersion()))
+
+
+@handlers.on(GetAllRequestModes)
+def request_modes(_request: GetAllRequestModes, _call: Call) -> Reply:
+    """No group consumes by pop."""
+    return Reply(body=RequestModes())
