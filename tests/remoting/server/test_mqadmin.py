@@ -364,6 +364,15 @@ def test_cluster_list_shows_the_broker(
     assert int(more[4]) >= 7
 
 
+@pytest.mark.parametrize("command", ["deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"])
+def test_what_is_too_old_is_deleted(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str, command: str
+) -> None:
+    store.topic(topic).send(b"kept")
+    assert "success" in java.mqadmin(command, "-b", server.address)
+    assert sum(queue.max_offset - queue.min_offset for queue in store.topic(topic).queues) == 1
+
+
 def test_stats_all_shows_the_traffic(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
     group = consumed(store, java, topic, 6)
     java.stop_consumer(group)

@@ -22,7 +22,13 @@ from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.language import Language, version_name, version_of
 from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests import requests
-from mq.remoting.codec.requests.brokers import GetBrokerRuntimeInfo
+from mq.remoting.codec.requests.brokers import (
+    CleanExpiredQueues,
+    CleanUnusedTopics,
+    DeleteExpiredFiles,
+    GetBrokerRuntimeInfo,
+    ResumeCheckHalfMessage,
+)
 from mq.remoting.codec.requests.groups import (
     DeleteGroup,
     GetAllGroups,
@@ -64,6 +70,9 @@ LIMIT = 60.0
 
 OPERATORS: list[Request] = [
     ConsumeMessageDirectly("billing", "gone", "00"),
+    CleanExpiredQueues(),
+    CleanUnusedTopics(),
+    DeleteExpiredFiles(),
     DeleteKeyValue("ORDER_TOPIC_CONFIG", "orders"),
     GetAllProducers(),
     GetBrokerConsumeStats(False),
@@ -75,6 +84,7 @@ OPERATORS: list[Request] = [
     GetSystemTopicsOfBroker(),
     PutKeyValue("ORDER_TOPIC_CONFIG", "orders", "mq:1"),
     QueryConsumeTimeSpan("orders", "billing"),
+    ResumeCheckHalfMessage("00"),
     ResetConsumerOffset("orders", "billing", 0, True),
     ViewBrokerStats("TOPIC_PUT_NUMS", "orders"),
 ]

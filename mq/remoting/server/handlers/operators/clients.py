@@ -28,7 +28,7 @@ from mq.remoting.server.handlers.groups import connection_of, is_remote, subscri
 from mq.remoting.server.replies import Refusal, Reply
 from mq.remoting.server.transport.connection import Connection
 
-__all__ = ["handlers"]
+__all__ = ["OFFSET_ID", "handlers"]
 
 handlers = Handlers()
 
