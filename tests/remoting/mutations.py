@@ -43,6 +43,7 @@ def body_bytes(kind: BodyKind, values: Values) -> bytes:
         Raw.BATCH: encode_batch([(b"one", b"TAGS\x01a\x02", 0), (b"two", b"", 1)]),
         Raw.RECORDS: RECORD * 2,
         Raw.TEXT_PROPERTIES: b"name=value\n",
+        Raw.TIMER_CHECK: bytes(56),
         Raw.REGISTRATION: encode_registration(Registration(TopicTable()), compressed=True, version=479),
     }[kind]
 
