@@ -183,7 +183,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 def test_a_forked_child_has_a_thread_of_its_own() -> None:
     with busy():
         uninterrupted(lambda: None)  # One is idle now, another one busy.
-        assert ends_well(child(lambda: uninterrupted(lambda: "child") == "child" and len(workers()) == 1))
+        # How many there are in the child hangs on how long it stands still: an idle one ends soon.
+        assert ends_well(child(lambda: uninterrupted(lambda: threading.current_thread() in workers())))
     assert uninterrupted(lambda: "parent") == "parent"
 
 
