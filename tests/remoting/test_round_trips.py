@@ -164,6 +164,38 @@ def test_frames_come_back_from_a_stream_cut_anywhere(sent: list[Frame], cuts: li
     assert reader.is_between_frames
 
 
+@given(st.lists(frames(), max_size=5), st.lists(st.integers(0, 300), max_size=5), st.integers(0, 60))
+def test_a_body_that_is_too_large_is_dropped_and_nothing_else(
+    sent: list[Frame], cuts: list[int], body_size_max: int
+) -> None:
+    stream = b"".join(map(encode, sent))
+    places = sorted({0, *(cut for cut in cuts if cut < len(stream)), len(stream)})
+    reader = FrameReader(body_size_max=body_size_max)
+    received = []
+    for start, end in pairwise(places):
+        received += reader.feed(stream[start:end])
+    for whole, found in zip(sent, received, strict=True):
+        if found.dropped_size:
+            assert found.dropped_size == len(whole.body) > body_size_max
+            whole.body = b""
+        assert found == whole
+    assert reader.is_between_frames
+    assert not reader.is_ready
+
+
+def test_of_a_large_body_the_header_alone_is_kept() -> None:
+    data = encode(Frame(10, {"topic": "orders"}, bytes(1 << 20)))
+    reader = FrameReader(body_size_max=1000)
+    assert reader.feed(data[:500]) == []
+    assert reader.size == 0
+    assert reader.partial_size == 1 << 20
+    assert reader.feed(data[500:-1]) == []
+    assert not reader.is_ready
+    [frame] = reader.feed(data[-1:] + data[:10])
+    assert (frame.fields, frame.body, frame.dropped_size) == ({"topic": "orders"}, b"", 1 << 20)
+    assert (reader.size, reader.partial_size) == (10, 10)
+
+
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), INT32), max_size=5))
 def test_batches_survive_a_round_trip(messages: list[tuple[bytes, bytes, int]]) -> None:
     assert decode_batch(encode_batch(messages)) == messages

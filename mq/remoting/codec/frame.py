@@ -77,7 +77,9 @@ class Frame:
     version: int = VERSION
     encoding: HeaderEncoding = HeaderEncoding.JSON
     size: int = field(default=0, compare=False)
-    """The bytes it had on the wire, without the size; 0 if it was not received."""
+    """The bytes it had on the wire, without the size and a dropped body; 0 if it was not received."""
+    dropped_size: int = field(default=0, compare=False)
+    """The bytes of a body that was too large to be kept: see FrameReader."""
     address: str = field(default="", compare=False)
     """The host:port that an answer came from, for errors; "" if it was not received."""
 
@@ -121,12 +123,7 @@ def decode(content: bytes) -> Frame:
     if len(content) < 4:
         raise RemotingError(f"a frame of {len(content)} bytes has no room for the size of its header")
     mark: int = _SIZE.unpack_from(content)[0]
-    header_size = mark & 0xFFFFFF
-    if 4 + header_size > len(content) or header_size > HEADER_SIZE_MAX:
-        raise RemotingError(
-            f"a frame of {len(content):,} bytes says that its header has {header_size:,}; at most"
-            f" {HEADER_SIZE_MAX:,} are taken"
-        )
+    header_size = _checked_header_size(mark, len(content))
     header, body = content[4 : 4 + header_size], content[4 + header_size :]
     encoding = mark >> 24
     if encoding == HeaderEncoding.JSON:
@@ -146,13 +143,29 @@ def decode(content: bytes) -> Frame:
     return frame
 
 
-class FrameReader:
-    """Decodes a stream into frames. After a RemotingError the stream cannot be continued: close it."""
+def _checked_header_size(mark: int, frame_size: int) -> int:
+    header_size = mark & 0xFFFFFF
+    if 4 + header_size > frame_size or header_size > HEADER_SIZE_MAX:
+        raise RemotingError(
+            f"a frame of {frame_size:,} bytes says that its header has {header_size:,}; at most"
+            f" {HEADER_SIZE_MAX:,} are taken"
+        )
+    return header_size
 
-    def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
+
+class FrameReader:
+    """Decodes a stream into frames. After a RemotingError the stream cannot be continued: close it.
+
+    A body over body_size_max is dropped while it comes; its frame says how large it was.
+    """
+
+    def __init__(self, size_max: int = FRAME_SIZE_MAX, body_size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
+        self._body_size_max = body_size_max
         self._data: bytes | bytearray = b""
         self._at = 0  # where in _data the next frame begins
+        self._dropping: Frame | None = None  # whose body is dropped
+        self._drop_count = 0  # bytes of it that are still to come
 
     @property
     def size(self) -> int:
@@ -160,8 +173,15 @@ class FrameReader:
         return len(self._data) - self._at
 
     @property
+    def partial_size(self) -> int:
+        """How much of a frame has come that is not complete; of one whose body is dropped, all of it."""
+        return self._dropping.dropped_size if self._dropping is not None else self.size
+
+    @property
     def is_ready(self) -> bool:
         """Whether next() returns a frame, or raises."""
+        if self._dropping is not None:
+            return not self._drop_count
         left = len(self._data) - self._at
         if left < 4:
             return False
@@ -170,7 +190,7 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        return len(self._data) == self._at
+        return len(self._data) == self._at and self._dropping is None
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete with these bytes."""
@@ -182,6 +202,10 @@ class FrameReader:
 
     def add(self, data: bytes) -> None:
         """Append bytes of the stream."""
+        if self._drop_count:
+            dropped = min(self._drop_count, len(data))
+            self._drop_count -= dropped
+            data = data[dropped:]
         if len(self._data) == self._at:
             self._data, self._at = data, 0
         elif isinstance(self._data, bytearray):
@@ -194,6 +218,11 @@ class FrameReader:
 
     def next(self) -> Frame | None:
         """Decode the next frame; None if it is not complete."""
+        if self._dropping is not None:
+            if self._drop_count:
+                return None
+            frame, self._dropping = self._dropping, None
+            return frame
         data, at = self._data, self._at
         left = len(data) - at
         if left < 4:
@@ -205,6 +234,8 @@ class FrameReader:
                 f" may not speak RocketMQ's Remoting, it sent {bytes(data[at : at + 16]).hex(' ')}"
             )
         if left - 4 < size:
+            if size > self._body_size_max:
+                self._drop_body(size)
             return None
         at += 4
         content = data[at : at + size] if isinstance(data, bytes) else bytes(memoryview(data)[at : at + size])
@@ -214,6 +245,20 @@ class FrameReader:
         else:
             self._at = at
         return decode(content)
+
+    def _drop_body(self, size: int) -> None:
+        """Drop the body of the frame that comes, if its header has come, and the body is too large."""
+        data, at, left = self._data, self._at + 4, len(self._data) - self._at - 4
+        if left < 4:
+            return
+        header_end = 4 + _checked_header_size(_SIZE.unpack_from(data, at)[0], size)
+        body_size = size - header_end
+        if body_size <= self._body_size_max or left < header_end:
+            return
+        frame = decode(bytes(memoryview(data)[at : at + header_end]))
+        frame.dropped_size = body_size
+        self._dropping, self._drop_count = frame, size - left
+        self._data, self._at = b"", 0
 
     def clear(self) -> None:
         """Drop what is kept."""

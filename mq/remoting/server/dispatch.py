@@ -20,6 +20,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+from mq.errors import MessageTooLarge, MQError
 from mq.remoting.codec.fields import Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody, from_json
@@ -124,8 +125,8 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
     """Dispatch a request to its handler. Called by the loop."""
     served.traffic.requests += 1
     handler = handlers.by_code.get(frame.code)
-    if handler is None:
-        reply = _unknown(served, frame)
+    if handler is None or frame.dropped_size:
+        reply = _unknown(served, frame) if handler is None else refused(_too_large(served, frame), frame)
         data = b"" if frame.is_oneway else encoded(frame, reply, _NOTHING)
         served.traffic.refused += 1
         connection.answered(frame, reply.code, data)
@@ -139,6 +140,16 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
         connection.in_order_of_sends(served.pool, call.run, is_kept=True)
     else:
         connection.beside(served.pool, call.run, is_kept=frame.is_oneway)
+
+
+def _too_large(served: Served, frame: Frame) -> MQError:
+    limit = served.broker.message_size_max
+    return MessageTooLarge(
+        frame.dropped_size,
+        limit,
+        f"a body of {frame.dropped_size:,} bytes is over the limit of {limit:,} for a message, and for all of"
+        " a batch: send less at once",
+    )
 
 
 def _unknown(served: Served, frame: Frame) -> Reply:

@@ -26,7 +26,7 @@ from mq.remoting.server.dispatch import dispatch
 from mq.remoting.server.handlers import ALL
 from mq.remoting.server.options import Limits
 from mq.remoting.server.served import Served
-from mq.remoting.server.transport.connection import Connection, Memory
+from mq.remoting.server.transport.connection import Connection, LargeFrames, Memory
 from mq.remoting.server.transport.listener import BACKLOG, TlsListener, listening
 from mq.remoting.server.transport.workers import Workers
 
@@ -38,6 +38,7 @@ POOL_SIZE = 32  # threads for sends and pulls that block; sends of one group com
 # Threads for all other requests, so that slow sends do not delay these. Over a directory they need the
 # interpreter more than the disk, and each one at work delays the loop; over a cluster they wait for it.
 CONTROL_SIZE, CLUSTER_CONTROL_SIZE = 4, 16
+BODY_SIZE_MAX = 4 << 20  # of a request, where a message may not be larger
 TICK_SECONDS = 1.0
 CLOSE_SECONDS = 1.0  # for unsent answers at close
 START_SECONDS = 10.0
@@ -65,6 +66,7 @@ class Endpoint:
         self._limits = limits
         self._tls = tls
         self._memory = Memory(limits.received_total)
+        self._body_size_max = max(broker.message_size_max, BODY_SIZE_MAX)
         self._pool = Workers(POOL_SIZE, "mq serve")
         control_size = CONTROL_SIZE if isinstance(broker, Directory) else CLUSTER_CONTROL_SIZE
         self._control = Workers(control_size, "mq serve control")
@@ -76,6 +78,7 @@ class Endpoint:
         self.host: Final = host
         try:
             self._events = EventLoop(f"mq serve {host}:{self.port}")
+            self._large_frames = LargeFrames(self._events)
             self._ha = _accepting(broker, host, ha_port) if ha_port is not None else None
             self.served: Final = Served(
                 broker, self._events, limits, access, pool=self._pool, control=self._control
@@ -186,7 +189,9 @@ class Endpoint:
         return found
 
     def _made(self) -> Connection:
-        return Connection(self, self._events, self._limits, self._memory)
+        return Connection(
+            self, self._events, self._limits, self._memory, self._large_frames, self._body_size_max
+        )
 
     async def _end(self) -> None:
         for each in self._listeners:

@@ -33,6 +33,7 @@ from mq.remoting.server.transport.connection import (
     CONTROL_TURN_COUNT,
     LARGE_SIZE,
     Connection,
+    LargeFrames,
     Memory,
 )
 from mq.remoting.server.transport.workers import Workers
@@ -112,6 +113,20 @@ class RecordingTransport(asyncio.Transport):
         return False
 
 
+def made(
+    turns: Mock,
+    transport: RecordingTransport,
+    large_frames: LargeFrames,
+    owner: Mock | None = None,
+    limits: Limits | None = None,
+) -> Connection:
+    """A connection in a loop whose rounds the test plays."""
+    memory = Memory(FRAME_SIZE_MAX * 10)
+    connection = Connection(owner or Mock(), turns, limits or Limits(), memory, large_frames, FRAME_SIZE_MAX)
+    connection.connection_made(transport)
+    return connection
+
+
 def held(server: Server) -> int:
     return sum(len(each.holds) for each in list(server.served.connections))
 
@@ -154,24 +169,41 @@ def test_work_for_which_no_thread_can_start_waits(monkeypatch: pytest.MonkeyPatc
     assert done == [1, 2]
 
 
-def test_a_large_frame_is_read_once_in_each_turn_of_the_loop() -> None:
-    turns, owner, transport = Mock(), Mock(), RecordingTransport()
-    connection = Connection(owner, turns, Limits(), Memory(FRAME_SIZE_MAX * 2))
-    connection.connection_made(transport)
-    connection.data_received(FRAME_SIZE_MAX.to_bytes(4, "big") + bytes(1000))
-    assert transport.calls == []
-    for number in range(1, 4):
-        connection.data_received(bytes(LARGE_SIZE))
-        assert transport.calls == ["pause", "resume"] * (number - 1) + ["pause"]
-        turns.loop.call_soon.call_args.args[0]()
-        assert transport.calls == ["pause", "resume"] * number
+def test_large_frames_are_read_in_turns() -> None:
+    """In a round of the loop two of them, once; the others wait."""
+    turns = Mock()
+    large_frames = LargeFrames(turns)
+    transports = [RecordingTransport() for _ in range(5)]
+    connections = []
+    for transport in transports:
+        connections.append(made(turns, transport, large_frames))
+        connections[-1].data_received(FRAME_SIZE_MAX.to_bytes(4, "big") + bytes(1000))
+        assert transport.calls == []
+        connections[-1].data_received(bytes(LARGE_SIZE))
+        assert transport.calls == ["pause"]
+    turns.loop.call_soon.assert_called_once()
+
+    def next_round() -> list[int]:
+        """Which are read in it."""
+        before = [len(transport.calls) for transport in transports]
+        call = turns.loop.call_soon.call_args.args[0]
+        turns.loop.call_soon.reset_mock()
+        call()
+        resumed = [place for place in range(5) if len(transports[place].calls) > before[place]]
+        for place in resumed:
+            assert transports[place].calls[-1] == "resume"
+        return resumed
+
+    assert next_round() == [0, 1]
+    connections[0].data_received(bytes(LARGE_SIZE))  # and nothing comes from 1
+    assert [next_round(), next_round()] == [[2, 3], [0, 4]]
+    turns.loop.call_soon.assert_not_called()
 
 
 def test_answers_that_are_sent_at_once_leave_no_connection_paused() -> None:
     """The buffer is over the limit for a moment, and the event loop never calls pause_writing."""
     turns, owner, transport = Mock(), Mock(), RecordingTransport()
-    connection = Connection(owner, turns, Limits(unsent_size=10), Memory(FRAME_SIZE_MAX))
-    connection.connection_made(transport)
+    connection = made(turns, transport, LargeFrames(turns), owner, Limits(unsent_size=10))
     owner.received = lambda _, frame: connection.answered(frame, 0, bytes(20))
     connection.data_received(encode(Frame(1)))
     assert transport.calls == ["pause"]
@@ -268,11 +300,11 @@ def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptur
     ):
         small = [clients.enter_context(connected(server)) for _ in range(3)]
         for sock in small:
-            sock.sendall((8 << 20).to_bytes(4, "big") + bytes(1 << 20))
+            sock.sendall((4 << 20).to_bytes(4, "big") + bytes(1 << 20))
         eventually(lambda: received(server) >= 3 << 20, lambda: received(server))
         large = clients.enter_context(connected(server))
         with pytest.raises(ConnectionError):
-            large.sendall((8 << 20).to_bytes(4, "big") + bytes(7 << 20) + bytes(100 << 20))
+            large.sendall((4 << 20).to_bytes(4, "big") + bytes(3 << 20) + bytes(100 << 20))
         assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
         assert not any(map(is_closed, small))
         assert received(server) <= 4 << 20

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 import mq
 from mq.remoting import serve
 from mq.remoting.codec.fields import encode_fields
-from mq.remoting.codec.frame import Frame, FrameReader, HeaderEncoding, encode
+from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, FrameReader, HeaderEncoding, encode
 from mq.remoting.codec.requests import requests
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
+from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
@@ -195,3 +196,26 @@ def test_a_member_that_is_cut_off_leaves_its_queues(serving: tuple[Server, Memor
         eventually(lambda: not before & server.served.connections, lambda: None, LIMIT)
         eventually(lambda: len(store.group("cutting").members()) == 1, lambda: None, LIMIT)
     eventually(lambda: store.group("cutting").members() == [], lambda: None, LIMIT)
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+def test_a_body_that_no_message_may_have_is_refused_without_being_kept(
+    serving: tuple[Server, MemoryBroker], is_oneway: bool
+) -> None:
+    server, store = serving
+    store.create_topic("orders", 1)
+    fields = encode_fields(SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0, ""))
+    frame = Frame(SendMessage.CODE, fields, bytes(FRAME_SIZE_MAX - 1000), flags=2 * is_oneway)
+    data, refused = encode(frame), server.traffic.refused
+    with connected(server) as sock:
+        sock.sendall(data[: 8 << 20])
+        [connection] = server.served.connections
+        eventually(lambda: connection.received_size <= 2048, lambda: connection.received_size)
+        sock.sendall(data[8 << 20 :] + encode(Frame(CLUSTER_INFO, opaque=7)))
+        answers = read(sock, 1 if is_oneway else 2)
+        assert answers[-1].opaque == 7
+        if not is_oneway:
+            assert answers[0].code == ResponseCode.MESSAGE_ILLEGAL
+            assert f"{FRAME_SIZE_MAX - 1000:,} bytes is over the limit of 4,194,304" in answers[0].remark
+    assert server.traffic.refused == refused + 1
+    assert store.topic("orders").queues[0].max_offset == 0
