@@ -52,9 +52,12 @@ def _no_failures(nursery: Nursery) -> None:
         pytest.fail(failures, pytrace=False)
 
 
-def _hire(directory: Path, python_path: Path, **environment: str) -> Iterator[Crew]:
+def _hire(
+    directory: Path, python_path: Path, *, has_pulse: bool = True, **environment: str
+) -> Iterator[Crew]:
     with Nursery(TREE, directory / "report", python_path, "tests.crash.actors", **environment) as nursery:
-        nursery.start("pulse", path=directory / "pulse")
+        if has_pulse:
+            nursery.start("pulse", path=directory / "pulse")
         yield Crew(nursery, directory / "pulse")
     _no_failures(nursery)
 
@@ -74,7 +77,8 @@ def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 def hire_with_recorder(directory: Path) -> Iterator[Crew]:
     # With fail points batches of a few messages go through the file, as large ones do without.
-    yield from _hire(directory, fail_build(), LD_PRELOAD=str(build(directory)))
+    # How long anything takes is none of a power cut's questions.
+    yield from _hire(directory, fail_build(), has_pulse=False, LD_PRELOAD=str(build(directory)))
 
 
 @pytest.fixture(scope="module")

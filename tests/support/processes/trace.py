@@ -130,9 +130,13 @@ def seen(path: Path | str, until: int | None = None) -> list[Seen]:
     return [Seen(*fields) for fields in records(path, SEEN, until)]
 
 
+RAMP = bytes(range(256)) + bytes(range(16))
+
+
 def body_of(run: int, sequence: int, place: int, count: int, size: int) -> bytes:
     header = HEADER.pack(run, sequence, place, count, size)
-    return header + bytes((run * 31 + sequence * 7 + place + i) & 0xFF for i in range(16)) * (size // 16)
+    first = (run * 31 + sequence * 7 + place) & 0xFF
+    return header + RAMP[first : first + 16] * (size // 16)
 
 
 def message_of(run: int, sequence: int, place: int, count: int, size: int) -> mq.Message:
