@@ -96,6 +96,10 @@ class ConsumerGroups(Protocol):
         those of every consumer. Raises ValueError for an offset beyond the end of its queue."""
         ...
 
+    def delete(self, group: str, *, dead_letters: bool = False) -> None:
+        """Forget a group without live members: see Group.delete."""
+        ...
+
 
 class Group:
     """One consumer group of a broker, from outside. A name that nobody used is a group without members."""
@@ -148,6 +152,17 @@ class Group:
         begin = to_ms if to_ms is not None else first_or_last("to", to)
         queues = self._queues.readable(topic)
         self._groups.reset(self.name, {queue: first_offset(self._queues, queue, begin) for queue in queues})
+
+    def delete(self, *, dead_letters: bool = False) -> None:
+        """Forget the group: its offsets, also those of broadcasting consumers, the keys that it has handled
+        (mq.Once), and its retry topic with the messages that wait for another attempt. Its dead letters stay,
+        unless dead_letters says otherwise. A consumer that joins later is the first of a new group.
+
+        Nothing for a group that nobody used. A call that was cut short, by a death too, can be repeated.
+        A consumer with assigned queues is no member: if it is at work, its next commit makes the group anew.
+        Raises NotPermitted for a group with live members, which it names, and for RocketMQ's own groups.
+        """
+        self._groups.delete(self.name, dead_letters=dead_letters)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"

@@ -1,4 +1,5 @@
-"""What is checked when a consumer joins a group: what it is, and that it agrees with the other members.
+"""What is checked when a consumer joins a group: what it is, and that it agrees with the other members. And
+when a group is to be deleted: that it has none.
 
 Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
 topic would not be consumed by anybody.
@@ -12,15 +13,16 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mq.api.group import Member, Model, Subscription
-from mq.errors import GroupInvalid, SubscriptionConflict
-from mq.names import check_topic
+from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict
+from mq.names import check_group, check_topic, is_system_group
 
-__all__ = ["check_agreement", "checked", "joining"]
+__all__ = ["check_agreement", "check_deletable", "check_unused", "checked", "joining"]
 
 MODELS = ("clustering", "broadcasting")
 CONSUME_TYPES = ("push", "pull")
 KINDS = ("TAG", "SQL92")
 TIME_MAX = 1 << 62
+NAMED_MAX = 5  # members, in an error
 
 
 def check_agreement(group: str, others: Mapping[int, Member], member: Member) -> None:
@@ -42,6 +44,28 @@ def check_agreement(group: str, others: Mapping[int, Member], member: Member) ->
                 theirs=other.subscriptions,
                 pid=other.pid,
             )
+
+
+def check_deletable(group: str) -> None:
+    """Raises GroupInvalid, NotPermitted for what is no group of a user's."""
+    check_group(group)
+    if is_system_group(group):
+        raise NotPermitted(f"{group} is one of RocketMQ's own groups and stays")
+
+
+def check_unused(group: str, members: Sequence[Member]) -> None:
+    """Raises NotPermitted for a group that has members."""
+    if members:
+        named = ", ".join(f"{each.client_id} ({_place(each)})" for each in members[:NAMED_MAX])
+        more = f" and {len(members) - NAMED_MAX:,} more" if len(members) > NAMED_MAX else ""
+        raise NotPermitted(
+            f"group {group} cannot be deleted while it has live consumers: {named}{more}. Close them first"
+        )
+
+
+def _place(member: Member) -> str:
+    """Where a member is; who is asked about a cluster does not know the process."""
+    return f"pid {member.pid} on {member.host}" if member.pid else member.host
 
 
 def _manner(member: Member) -> str:

@@ -162,6 +162,18 @@ class ConsumerFilters:
                 self._save(table)
             return Marks(positions, BLOOM.bit_count // 8, int(one[BORN_MEMBER]))
 
+    def forget(self, group: str) -> None:
+        """Compute no more bits for a group."""
+        if not self._path.exists():
+            return
+        with self._changing():
+            table = self._load()
+            if any(group in of_topic for of_topic in table.values()):
+                for of_topic in table.values():
+                    of_topic.pop(group, None)
+                self._save(table)
+                filters_changed(self._store)
+
     def _load(self) -> dict[str, dict[str, Any]]:
         """By topic and group. A file that is damaged costs bits and nothing else."""
         try:

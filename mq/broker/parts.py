@@ -19,9 +19,11 @@ from mq.broker.delay.timer import Timer, roll_window_ms
 from mq.broker.expiring_unread import ExpiringUnread
 from mq.broker.expiring_waiting import ExpiringWaiting
 from mq.broker.filter_bitmaps import ConsumerFilters
+from mq.broker.group_deletion import Deletion
 from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.groups.lowered_offsets import tell_lowered
+from mq.broker.groups.offsets import Offsets
 from mq.broker.groups.retry import send_back
 from mq.broker.groups.retry_counts import Retries
 from mq.broker.groups.takeover import Takeover
@@ -43,6 +45,7 @@ from mq.store.log.writer import Writer
 from mq.store.queue.arrow import ArrowReader
 from mq.store.queue.reader import Reader
 from mq.store.shared.process_monitor import Watch
+from mq.store.shared.queue_table import Numbers
 from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
 from mq.uninterrupted import close_all, closed_when_dropped, handed_over
@@ -85,11 +88,13 @@ class Parts:
     def _open_topics(self) -> None:
         """Topics, and what waits to be delivered to them."""
         store, option = self._store, self._store.settings.option
+        offsets, numbers = Offsets(store.root), Numbers(store)
         self._catalog = catalog = Catalog(
             store,
             NAME,
             auto_create=self._options.auto_create_topics,
             default_queue_count=self._options.default_queue_count,
+            has_offsets=lambda group, exists: offsets.has(group, numbers, exists),
         )
         self._schedule = Schedule(
             store, NAME, catalog.version, option("message_delay_level"), catalog.have, catalog.due_place
@@ -150,8 +155,9 @@ class Parts:
             before_save=self._once.sync,
         )
         broadcast = BroadcastGroups(store, NAME, groups, reader, catalog)
-        retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
-        self._consumer_groups = LocalConsumerGroups(groups, broadcast, retries)
+        retries = Retries(NAME, self._schedule, catalog, groups.committed)
+        deletion = Deletion(groups, broadcast, catalog, self._once, self._filters)
+        self._consumer_groups = LocalConsumerGroups(groups, broadcast, retries, deletion)
 
     def _open_keys(self) -> None:
         """Messages that are stored once, and those of internal topics that are kept longer."""
@@ -181,7 +187,7 @@ class Parts:
     def _open_retention(self) -> None:
         """How long messages are kept, and what is said of those that go."""
         store, undecided = self._store, self._transactions.undecided
-        unread = ExpiringUnread(NAME, self._groups, self._schedule)
+        unread = ExpiringUnread(NAME, self._groups, self._schedule, self._catalog.is_abandoned)
         waiting = ExpiringWaiting(store, NAME, self._schedule, self._timer, undecided)
         self._retention = LocalRetention(
             store, self._settings, unread.of, waiting.of, self._compaction.compacted

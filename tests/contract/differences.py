@@ -19,6 +19,7 @@ EXACT_DELAYS = "exact delays"
 EXACT_RECORDS = "exact records"
 EXACT_TIMES = "exact times"
 EXCLUSIVE_QUEUES = "exclusive queues"
+KEPT_BROADCAST = "kept broadcast"
 KEPT_WAIT = "kept wait"
 LONG_NAMES = "long names"
 ONE_WAY_REFUSALS = "one-way refusals"
@@ -41,6 +42,7 @@ _CLUSTER = {
     EXACT_DELAYS: "what is due within one slot of the timer wheel comes in any order, and some ms later",
     EXACT_RECORDS: "a broker adds properties of its own, leaves out others, and has no checksum of a record",
     EXCLUSIVE_QUEUES: "members work out their shares by themselves, and a queue has two owners for a moment",
+    KEPT_BROADCAST: "each broadcasting client keeps its own offsets, which a broker does not know of",
     ONE_WAY_REFUSALS: "nobody answers a one-way send, so what the broker refuses is not told",
     LONG_NAMES: "a namespace takes its part of the 127 characters",
     KNOWN_RECALLS: "a broker takes any recall in time, and does not look for the message",

@@ -267,6 +267,20 @@ class Machine(RuleBasedStateMachine):
             self.offsets[queue] = max(offset, self.offsets.get(queue, 0))
             self.begun = True
 
+    @rule(dead_letters=st.booleans())
+    def delete(self, dead_letters: bool) -> None:
+        group = self.broker.group(GROUP)
+        if self.members:
+            with pytest.raises(mq.NotPermitted):
+                group.delete(dead_letters=dead_letters)
+            return
+        group.delete(dead_letters=dead_letters)
+        self.offsets.clear()
+        self.pending.clear()
+        self.queues.pop(mq.MessageQueue(RETRY, self.broker.name, 0), None)
+        if dead_letters:
+            self.dead.clear()
+
     def retrying(self) -> int:
         """How many messages failed and are to come again: those that wait, and those that are due and not
         consumed."""

@@ -12,6 +12,8 @@ from itertools import count
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.support import assigned
+from tests.support.appending import append_one
 from tests.support.insides import evict
 
 PATIENCE = 60.0
@@ -273,6 +275,23 @@ def administrated(broker: LocalBroker) -> Call:
         assert GROUP in broker.groups()
 
     return look
+
+
+def forgotten(broker: LocalBroker) -> Call:
+    queue = broker.topic("orders").queues[0]
+    message = mq.Message("orders", b"failed")
+    append_one(broker, "orders", queue.queue_id, message, message.body, 0)
+    (found,) = queue.read(queue.min_offset, count_max=1).messages
+    handled = mq.Once(broker, "forgotten", size=20)
+
+    def forget(number: int) -> None:
+        assigned.commit(broker, "forgotten", queue.message_queue, 1)
+        assigned.send_back(broker, found, "forgotten", max_reconsume_times=number % 2)
+        broker.group("forgotten").delete(dead_letters=True)
+        assert "forgotten" not in broker.groups()
+        assert not handled.seen("anything")
+
+    return forget
 
 
 def states(broker: LocalBroker) -> Call:

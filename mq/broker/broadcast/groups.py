@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from mq.api.beginning import first_offset
 from mq.api.results import MessageQueue
-from mq.broker.broadcast.offsets import BroadcastOffsets, Source, older_copy
+from mq.broker.broadcast.offsets import BroadcastOffsets, Source, is_held, older_copy
 from mq.broker.broadcast.text_format import (
     TopicOffsets,
     next_reset,
@@ -33,10 +34,12 @@ from mq.broker.groups.groups import Groups
 from mq.broker.groups.lowered_offsets import carry_over
 from mq.broker.groups.offsets import clamp_offsets
 from mq.broker.topics.registry import Catalog
+from mq.errors import NotPermitted
 from mq.names import check_group
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import made_file, make_directory
-from mq.store.directory.root import BEGIN_MEMBER
+from mq.store.directory.root import BEGIN_MEMBER, sync_names
+from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
 from mq.store.recovery.control_validation import Hint
 from mq.store.shared.control import Control
@@ -73,10 +76,7 @@ class BroadcastGroups:
         self._groups.check_writable()
         check_group(group)
         base = self._directory / group
-        make_directory(base, parents=True)
         earlier = _home() if directory is None else directory
-        if directory is not None:
-            base = directory / self._store.settings.store_id / group
         source = Source(
             self.begin,
             self._reader.puller,
@@ -84,7 +84,30 @@ class BroadcastGroups:
             lambda: self.resets(group),
             lambda client_id: self._earlier_of(earlier, client_id, group),
         )
-        return BroadcastOffsets(base, group, client_id, source)
+        with self._groups.made(group).file.changing():  # Not while somebody deletes the group.
+            make_directory(base, parents=True)
+            if directory is not None:
+                base = directory / self._store.settings.store_id / group
+            return BroadcastOffsets(base, group, client_id, source)
+
+    def forget(self, group: str) -> None:
+        """Under byte 0 of the group's file: remove what is kept of the consumers, and the resets. Raises
+        NotPermitted if one is at work, though it is no member yet, or any more."""
+        base = self._directory / group
+        with named_errors(base):
+            for path in sorted(base.glob("*/lock")):
+                if is_held(path):
+                    raise NotPermitted(
+                        f"group {group} cannot be deleted while its broadcasting consumer {path.parent.name}"
+                        " is at work: close it first"
+                    )
+            with suppress(FileNotFoundError):
+                shutil.rmtree(base)
+            resets = self._resets(group)
+            for path in (resets, resets.with_name(resets.name + ".bak")):
+                path.unlink(missing_ok=True)
+            if self._directory.is_dir():
+                sync_names(self._directory)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """See ConsumerGroups.reset: of a broadcasting group, those of each consumer."""

@@ -38,10 +38,10 @@ from mq.errors import (
 from mq.message import MessageExt
 from mq.store.directory.config_file import write_config
 from mq.store.directory.file_locks import open_own_file
-from mq.store.directory.owner import make_directory
+from mq.store.directory.owner import make_directory, opened_file
 from mq.store.os_errors import named_errors
 
-__all__ = ["BroadcastClaim", "BroadcastOffsets", "Source", "older_copy"]
+__all__ = ["BroadcastClaim", "BroadcastOffsets", "Source", "is_held", "older_copy"]
 
 INSTANCES_MAX = 10_000
 NAMED_MAX = 20  # offsets, in a warning
@@ -271,6 +271,16 @@ class BroadcastOffsets:
                 path=str(self._path),
             )
         return dict(self._source.earlier(self.client_id))
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a consumer has the client id whose lock this is."""
+    with opened_file(lock) as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def older_copy(path: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from mq.api.consumer_groups import ConsumerGroups
 from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.groups import BroadcastGroups
+from mq.broker.group_deletion import Deletion
 from mq.broker.groups.groups import Groups
 from mq.broker.groups.retry_counts import Retries
 
@@ -18,10 +19,13 @@ __all__ = ["LocalConsumerGroups"]
 class LocalConsumerGroups(ConsumerGroups):
     """Clustering and broadcasting groups, and what waits for another attempt of theirs."""
 
-    def __init__(self, groups: Groups, broadcast: BroadcastGroups, retries: Retries) -> None:
+    def __init__(
+        self, groups: Groups, broadcast: BroadcastGroups, retries: Retries, deletion: Deletion
+    ) -> None:
         self._groups = groups
         self._broadcast = broadcast
         self._retries = retries
+        self._deletion = deletion
 
     def names(self) -> list[str]:
         return sorted({*self._groups.names(), *self._broadcast.names()})
@@ -51,6 +55,9 @@ class LocalConsumerGroups(ConsumerGroups):
 
     def retrying(self, group: str) -> dict[str, int]:
         return self._retries.of(group)
+
+    def delete(self, group: str, *, dead_letters: bool = False) -> None:
+        self._deletion.delete(group, dead_letters)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         self._broadcast.reset(group, offsets)

@@ -35,7 +35,8 @@ from mq.names import check_group, check_topic, is_system_group
 from mq.store.directory.file_locks import open_own_file
 from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
-from mq.store.shared.group_file import PLACE_COUNT, GroupFile, damage_of
+from mq.store.shared.group_file import PLACE_COUNT, GroupFile, damage_of, slots_in
+from mq.store.shared.group_slots import offsets_in
 from mq.store.shared.lease import end_of
 from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
@@ -368,6 +369,7 @@ class Groups:
     def _save_at_last(self) -> None:
         try:
             self.save()
+            self._offsets.remove_empty(self.numbers, self._exists)
         except (MQError, OSError) as error:
             log.warning(
                 "%s: the last offsets of groups are not on disk (%s): they are lost if the machine is started"
@@ -375,6 +377,14 @@ class Groups:
                 self.store.root,
                 error,
             )
+
+    def forget(self, member_table: MemberTable) -> None:
+        """Under byte 0: have a group without members be one that has consumed nothing."""
+        file = member_table.file
+        for number in offsets_in(slots_in(file.path, self.numbers.epoch) or b""):
+            file.forget(number)
+        file.changed()
+        self.save()
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted, and its offsets with it."""

@@ -167,6 +167,18 @@ class Offsets:
             return []
         return sorted(path.name for path in paths)
 
+    def remove_empty(self, numbers: Numbers, exists: Callable[[str], bool]) -> None:
+        """Remove the files of groups that have no offsets, such as those that were deleted. While nobody else
+        has the store open: others may have them mapped."""
+        for group in self.group_files():
+            if self.current_of(group, numbers, exists) == {}:
+                (self._root / "mq" / "groups" / group).unlink(missing_ok=True)
+
+    def has(self, group: str, numbers: Numbers, exists: Callable[[str], bool]) -> bool:
+        """Whether anything is committed for a group."""
+        found = self.current_of(group, numbers, exists)
+        return bool(_of(self.load().get(group, {}), exists) if found is None else found)
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are all offsets of it."""
         with self.changing():

@@ -49,6 +49,12 @@ class OnceFiles:
                 self._open[group] = keys
             return keys
 
+    def forget(self, group: str) -> None:
+        """Have a group be one that has handled no key. Its file stays, as others may have it mapped."""
+        if (self._directory / group).exists():
+            self.of(group).clear()
+            self.sync()
+
     def sync(self) -> None:
         """Have all marks on disk that were written before, by whichever process. Raises StorePoisoned."""
         if self._failed is not None:

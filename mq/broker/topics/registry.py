@@ -47,16 +47,24 @@ class Catalog:
     """Topics of the store of one broker.
 
     auto_create: a topic that somebody sends to is made, with default_queue_count queues at most.
+    has_offsets(group, exists): whether a group has any, of topics that exist.
     """
 
     def __init__(
-        self, store: Store, broker_name: str, *, auto_create: bool, default_queue_count: int
+        self,
+        store: Store,
+        broker_name: str,
+        *,
+        auto_create: bool,
+        default_queue_count: int,
+        has_offsets: Callable[[str, Callable[[str], bool]], bool],
     ) -> None:
         self.version: Any = store.topics_version()  # A word in shared memory: it grows with every change.
         self._store = store
         self._broker_name = broker_name
         self._auto_create = auto_create
         self._default_queue_count = default_queue_count
+        self._has_offsets = has_offsets
         self._topics = Topics(store.root)
         # With the version for which they are so. A pair: what one thread read before is not taken for what
         # another one has seen since.
@@ -290,6 +298,8 @@ class Catalog:
         try:
             settings = self.current().get(topic)
             if settings is None:
+                if self.is_abandoned(topic):
+                    return None
                 self._put(self.wanted(topic))
                 settings = self.settings(topic)
         except TopicNotFound:
@@ -297,6 +307,13 @@ class Catalog:
         if queue_id >= settings.final_read_count > 0:
             queue_id %= settings.final_read_count
         return topic, queue_id
+
+    def is_abandoned(self, topic: str) -> bool:
+        """Whether this is a retry topic that was deleted with its group: nobody wants what is on its way
+        there. That of a group with offsets is made anew, whatever became of it."""
+        if not topic.startswith(RETRY_PREFIX) or topic in self.current():
+            return False
+        return not self._has_offsets(topic.removeprefix(RETRY_PREFIX), self.exists)
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
         """See Broker.readable."""

@@ -81,6 +81,7 @@ class RemoteBroker(Broker):
                 names,
                 arrivals,
                 queues,
+                topics.delete,
                 lambda: Remoting(name_servers, options, remoting.events),
             )
             self._message_query = MessageQuery(brokers, names, topics)

@@ -75,9 +75,6 @@ from mq.store.native import ffi, lib
 from mq.store.os_errors import named_errors
 from mq.store.shared.control import boot_id
 from mq.store.shared.group_slots import (
-    APPLIED,
-    CHECK,
-    COMMITTED,
     NOTE_AT,
     NOTE_SIZE,
     OWNER,
@@ -87,7 +84,7 @@ from mq.store.shared.group_slots import (
     SLOT_SIZE,
     SLOTS_AT,
     TURN,
-    WANTED_BY,
+    clear_slot,
     no_slot,
     place_of,
     slot_word,
@@ -307,9 +304,7 @@ class GroupFile:
         control, words, at = self._store.control, self.words, slot_word(number)
         if control is None or not control.is_live(number):
             raise NotPermitted(f"{self.path}: the topic of a queue was deleted just now: try again")
-        words[at + APPLIED] = words[at + RESETS]
-        for word in (COMMITTED, CHECK, OWNER, WANTED_BY):
-            words[at + word] = 0
+        clear_slot(words, number)
         self.bytes[at * 8 + NOTE_AT : at * 8 + NOTE_AT + NOTE_SIZE] = bytes(NOTE_SIZE)
         self.version.add(0)  # A barrier: what shows the new one shows nothing of the old one.
         words[at + TURN] = use_of(number) << 32
@@ -345,6 +340,12 @@ class GroupFile:
         words[at + RESET_TO] = offset + 1
         self.version.add(0)  # A barrier: a process that sees the count sees the offset.
         words[at + RESETS] += 1
+
+    def forget(self, number: int) -> None:
+        """Under byte 0: have nothing committed of a queue that no member has."""
+        # First: what one that had it commits just now counts no more.
+        self.words[slot_word(number) + TURN] += 1
+        clear_slot(self.words, number)
 
     def raise_to(self, number: int, offset: int) -> None:
         """Under byte 0: commit for a queue that nobody needs to own."""

@@ -30,6 +30,7 @@ __all__ = [
     "SLOT_SIZE",
     "TURN",
     "WANTED_BY",
+    "clear_slot",
     "correct_slot",
     "no_slot",
     "offsets_in",
@@ -81,6 +82,14 @@ def no_slot() -> tuple[memoryview, Any]:
 def slot_address(pointer: Any, at: int) -> int:
     """Where a slot lies in memory, as long as the pointer is kept."""
     return int(ffi.cast("uintptr_t", pointer + at))
+
+
+def clear_slot(words: memoryview, number: int) -> None:
+    """Have nothing committed in a slot, and nobody own or want its queue."""
+    at = slot_word(number)
+    for word in (COMMITTED, CHECK, OWNER, WANTED_BY):
+        words[at + word] = 0
+    words[at + APPLIED] = words[at + RESETS]
 
 
 def correct_slot(address: int, turn: int, resets: int, offset: int) -> bool:

@@ -140,6 +140,8 @@ class MemoryBroker(Broker):
                 raise TopicNotFound(name)
             for queue in [queue for queue in self.queues if queue.topic == name]:
                 del self.queues[queue]
+            kept = (each for each in self._waiting if each[3].properties["REAL_TOPIC"] != name)
+            self._waiting = sorted(kept)  # still a heap
             self._groups.forget_topic(name)
             self._version += 1
             self.changed.notify_all()

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from mq.api.beginning import first_offset
 from mq.api.broker import Assigned, ConsumerGroups, Member, MessageQueue, Puller, QueueState, Subscription
 from mq.api.group import LastingClaim
-from mq.api.joining import check_agreement
+from mq.api.joining import check_agreement, check_deletable, check_unused
 from mq.api.waiter import Versioned
 from mq.broker.broadcast.offsets import BroadcastOffsets, Source
 from mq.broker.broadcast.text_format import TopicOffsets
 from mq.errors import NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import MessageExt
-from mq.names import RETRY_PREFIX, check_group, is_system_group
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group, is_system_group
 
 if TYPE_CHECKING:
     from tests.support.memory.broker import MemoryBroker
@@ -44,6 +44,7 @@ class _Group:
     owners: dict[MessageQueue, MemoryClaim] = field(default_factory=dict)
     broadcast_resets: dict[str, TopicOffsets] = field(default_factory=dict)
     changes: int = 0
+    deletions: int = 0
 
     def touch(self) -> None:
         self.changes += 1
@@ -119,7 +120,7 @@ class MemoryConsumerGroups(ConsumerGroups):
                 directory = Path(self._directory.name)
             made_at, puller = self._broker.made_at, self._broker.puller
             source = Source(self._begin, puller, made_at, lambda: state.broadcast_resets)
-            return BroadcastOffsets(directory / "memory" / group, group, client_id, source)
+            return BroadcastOffsets(directory / f"memory-{state.deletions}" / group, group, client_id, source)
 
     def _begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
         queues = self._broker.readable(topic)
@@ -161,6 +162,18 @@ class MemoryConsumerGroups(ConsumerGroups):
                 else:
                     state.offsets[queue] = offset
                     state.resets[queue] += 1
+            state.touch()
+
+    def delete(self, group: str, *, dead_letters: bool = False) -> None:
+        check_deletable(group)
+        with self._locked(group) as state:
+            check_unused(group, self.members(group))
+            state.offsets.clear()
+            state.broadcast_resets.clear()
+            state.deletions += 1
+            for prefix in (RETRY_PREFIX, DEAD_PREFIX)[: 1 + dead_letters]:
+                with suppress(TopicNotFound):
+                    self._broker.delete_topic(prefix + group)
             state.touch()
 
     def forget_topic(self, topic: str) -> None:

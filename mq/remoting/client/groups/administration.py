@@ -1,4 +1,4 @@
-"""Administration of a cluster's groups: members, offsets, lag and its reason, and setting offsets.
+"""Administration of a cluster's groups: members, offsets, lag and its reason, setting offsets, deletion.
 
 A broker knows the members of a group and its offsets. Only the members know the owner of a queue; they are
 asked through a broker. RocketMQ: tools/admin/DefaultMQAdminExtImpl.java.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from mq.api.group import Member, QueueState, Subscription
+from mq.api.joining import check_deletable, check_unused
 from mq.api.queues import READ_SIZE_MAX, Queues
 from mq.api.results import MessageQueue, PullStatus
 from mq.errors import MQError, NotPermitted, TopicNotFound
-from mq.names import RETRY_PREFIX, check_group, is_system_group
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group, is_system_group
 from mq.properties import value_of
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import body_of
@@ -24,7 +26,7 @@ from mq.remoting.codec.bodies.consuming import Connection, ConsumerConnections, 
 from mq.remoting.codec.bodies.heartbeat import ConsumeType, MessageModel
 from mq.remoting.codec.bodies.settings import GroupTable
 from mq.remoting.codec.bodies.stats import ConsumeStats
-from mq.remoting.codec.requests.groups import GetAllGroups
+from mq.remoting.codec.requests.groups import DeleteGroup, GetAllGroups
 from mq.remoting.codec.requests.offsets import ResetConsumerOffset
 from mq.remoting.codec.requests.pushed import GetConsumerRunningInfo
 from mq.remoting.codec.requests.statistics import GetConsumerConnections, GetConsumeStats
@@ -41,10 +43,17 @@ END_MS = 1 << 62  # later than any message
 class Administration:
     """queues: those of the broker object."""
 
-    def __init__(self, brokers: Brokers, namespace: Namespace, queues: Queues) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespace: Namespace,
+        queues: Queues,
+        delete_topic: Callable[[str], None],
+    ) -> None:
         self._brokers = brokers
         self._namespace = namespace
         self._queues = queues
+        self._delete_topic = delete_topic
 
     def names(self) -> list[str]:
         """The groups with settings on a broker, without RocketMQ's own."""
@@ -150,6 +159,20 @@ class Administration:
                 offset=offset,
             )
             self._brokers.ask(queue.broker_name, request, also=(ResponseCode.CONSUMER_NOT_ONLINE,))
+
+    def delete(self, group: str, dead_letters: bool) -> None:
+        """What mqadmin deleteSubGroup does, unless there are live members. Brokers do not look for these: one
+        that joins at the same moment may find its first commits forgotten."""
+        check_deletable(group)
+        if _is_own(group):
+            raise NotPermitted(f"{group} is one of RocketMQ's own groups, which its tools need")
+        check_unused(group, self.members(group))
+        request = DeleteGroup(self._wire_group(group), clean_offset=True, remove_offset=True)
+        for broker in self._brokers.all_names():
+            self._brokers.ask(broker, request, only_master=True)
+        for prefix in (RETRY_PREFIX, DEAD_PREFIX) if dead_letters else (RETRY_PREFIX,):
+            with suppress(TopicNotFound):
+                self._delete_topic(prefix + group)
 
     def _time_of(self, queue: MessageQueue, offset: int) -> int:
         """When the message at an offset was stored, in ms; END_MS for the end of the queue."""

@@ -49,6 +49,7 @@ class RemoteConsumerGroups(ConsumerGroups):
         namespace: Namespace,
         arrivals: Arrivals,
         queues: Queues,
+        delete_topic: Callable[[str], None],
         new_connections: Callable[[], Remoting],
     ) -> None:
         self._brokers = brokers
@@ -56,7 +57,7 @@ class RemoteConsumerGroups(ConsumerGroups):
         self._arrivals = arrivals
         self._queues = queues
         self._new_connections = new_connections
-        self._administration = Administration(brokers, namespace, queues)
+        self._administration = Administration(brokers, namespace, queues, delete_topic)
         self._lock = threading.Lock()  # guards the instances
         self._instances: list[ClientInstance] = []
         self._members: dict[ClientInstance, list[RemoteMembership]] = {}
@@ -132,6 +133,10 @@ class RemoteConsumerGroups(ConsumerGroups):
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """See ConsumerGroups.reset."""
         self._administration.reset(group, offsets)
+
+    def delete(self, group: str, *, dead_letters: bool = False) -> None:
+        """See ConsumerGroups.delete. Offsets of broadcasting consumers stay: each has them on its machine."""
+        self._administration.delete(group, dead_letters)
 
     def names(self) -> list[str]:
         """See ConsumerGroups.names."""
