@@ -19,6 +19,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.access import AccessKeys
 from mq.remoting.server.server import Server
 from mq.store.check import problems
+from tests.support import assigned
 from tests.support.cluster.access import Account
 from tests.support.cluster.java_clients import JavaClients, RequestFailed
 from tests.support.eventually import eventually
@@ -148,6 +149,28 @@ def test_update_topic_perm_forbids_to_write(
 def test_delete_topic_deletes_it(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
     assert "success" in java.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", topic)
     assert topic not in store.topics()
+
+
+@pytest.mark.parametrize("target", ["-c", "-b"])
+def test_delete_sub_group_deletes_a_group(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str, target: str
+) -> None:
+    """With -c the tool deletes its topics as well, by requests of their own."""
+    group = consumed(store, java, topic, 3)
+    where = "DefaultCluster" if target == "-c" else server.address
+    with pytest.raises(RequestFailed, match="live consumers"):
+        java.mqadmin("deleteSubGroup", target, where, "-g", group, "-r", "true")
+    java.stop_consumer(group)
+    (message, *_) = (each for queue in store.topic(topic).queues for each in queue.read(0).messages)
+    assigned.send_back(store, message, group, max_reconsume_times=0)
+    assert {f"%RETRY%{group}", f"%DLQ%{group}"} <= {*store.topics()}
+    if target == "-b":
+        assert "success" in java.mqadmin("deleteSubGroup", target, where, "-g", group)
+        assert group in store.groups()
+    assert "success" in java.mqadmin("deleteSubGroup", target, where, "-g", group, "-r", "true")
+    assert group not in store.groups()
+    assert f"%RETRY%{group}" not in store.topics()
+    assert (f"%DLQ%{group}" in store.topics()) == (target == "-b")
 
 
 def test_consumer_progress_shows_what_is_left(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:

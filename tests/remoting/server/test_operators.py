@@ -55,7 +55,7 @@ from mq.remoting.codec.requests.statistics import (
     QueryConsumeTimeSpan,
     ViewBrokerStats,
 )
-from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
+from mq.remoting.codec.requests.topics import DeleteTopicInBroker, GetSystemTopicsOfBroker, UpdateTopics
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials
 from mq.remoting.server.access import AccessKeys
@@ -73,6 +73,7 @@ OPERATORS: list[Request] = [
     CleanExpiredQueues(),
     CleanUnusedTopics(),
     DeleteExpiredFiles(),
+    DeleteGroup("billing", clean_offset=True),
     DeleteKeyValue("ORDER_TOPIC_CONFIG", "orders"),
     GetAllProducers(),
     GetBrokerConsumeStats(False),
@@ -312,11 +313,49 @@ def test_settings_that_no_group_has_are_refused(
     assert store.groups() == []
 
 
+@pytest.mark.parametrize("flag", ["clean_offset", "remove_offset"])
+def test_a_group_is_deleted_with_its_offsets(store: mq.Broker, server: Server, flag: str) -> None:
+    group = started_group(store, 1)
+    assert ask(server, DeleteGroup("billing")).code == ResponseCode.SUCCESS
+    assert ask(server, DeleteGroup("billing", **{flag: False})).code == ResponseCode.SUCCESS
+    assert store.groups() == ["billing"]
+    answer = ask(server, DeleteGroup("billing", **{flag: True}))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert (store.groups(), group.offsets("orders")) == ([], {})
+    assert ask(server, GetGroup("billing")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert ask(server, GetRoute("%RETRY%billing")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_group_that_was_made_by_its_settings_is_deleted(store: mq.Broker, server: Server) -> None:
+    assert ask(server, UpdateGroup(), content=group_body()).code == ResponseCode.SUCCESS
+    assert ask(server, DeleteGroup("billing", clean_offset=True)).code == ResponseCode.SUCCESS
+    assert (store.groups(), store.topics()) == ([], [])
+
+
+def test_a_group_with_a_remote_member_is_not_deleted(
+    store: mq.Broker, server: Server, member: RawClient
+) -> None:
+    answer = ask(server, DeleteGroup("billing", clean_offset=True))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "remote-1" in answer.remark
+    with pytest.raises(mq.NotPermitted, match="remote-1"):
+        store.group("billing").delete()
+    assert store.group("billing").offsets("orders")
+
+
+@pytest.mark.parametrize("kind", ["%RETRY%", "%DLQ%"])
+def test_a_groups_own_topic_is_deleted(store: mq.Broker, server: Server, kind: str) -> None:
+    store.create_topic(kind + "billing", 1).send(b"failed")
+    for _ in range(2):
+        assert ask(server, DeleteTopicInBroker(kind + "billing")).code == ResponseCode.SUCCESS
+        assert store.topics() == []
+
+
 def test_requests_without_an_answer_are_refused_by_name(server: Server) -> None:
-    answer = ask(server, DeleteGroup("billing"))
+    answer = ask(server, UpdateTopics())
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "request type 207 not supported" in answer.remark
-    assert "DELETE_SUBSCRIPTIONGROUP" in answer.remark
+    assert "request type 18 not supported" in answer.remark
+    assert "UPDATE_AND_CREATE_TOPIC_LIST" in answer.remark
 
 
 def test_the_documents_list_all_requests() -> None:

@@ -1,11 +1,11 @@
 """Heartbeats, the members of a group, and its settings.
 
 mq has one setting for all groups, which is that of a new group of RocketMQ. RocketMQ's tools make a group by
-its settings. Here a group exists once it has a member or an offset: the request gives it an offset of its
-retry topic.
+its settings, and delete these. Here a group exists once it has a member or an offset: the one request gives
+it an offset of its retry topic, the other deletes the group if it is to delete the offsets as well.
 
 RocketMQ: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java,
-AdminBrokerProcessor.java (updateAndCreateSubscriptionGroup).
+AdminBrokerProcessor.java (updateAndCreateSubscriptionGroup, deleteSubscriptionGroup).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mq.remoting.codec.bodies.settings import GroupSettings, GroupSettingsList
 from mq.remoting.codec.language import VERSION, Language, version_of
 from mq.remoting.codec.requests.groups import (
     CheckClientConfig,
+    DeleteGroup,
     GetConsumerList,
     GetGroup,
     HeartBeat,
@@ -168,6 +169,15 @@ def settings(request: GetGroup, call: Call) -> Reply:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group config not exist: {request.group}"
         )
     return Reply(body=GroupSettings(request.group))
+
+
+@handlers.on(DeleteGroup)
+def delete(request: DeleteGroup, call: Call) -> Reply:
+    """RocketMQ's tools send requests of their own for the retry and dead letter topics."""
+    check_group(request.group_name)
+    if request.clean_offset or request.remove_offset:
+        call.served.broker.consumer_groups.delete(request.group_name)
+    return DONE
 
 
 def _make(call: Call, settings: GroupSettings) -> None:
