@@ -155,8 +155,9 @@ class Group:
 
     def delete(self, *, dead_letters: bool = False) -> None:
         """Forget the group: its offsets, also those of broadcasting consumers, the keys that it has handled
-        (mq.Once), and its retry topic with the messages that wait for another attempt. Its dead letters stay,
-        unless dead_letters says otherwise. A consumer that joins later is the first of a new group.
+        (mq.Once), and its retry topic with the messages that wait for another attempt; one that is not due
+        yet comes to a group that takes the name before it is. Its dead letters stay, unless dead_letters says
+        otherwise. A consumer that joins later is the first of a new group.
 
         Nothing for a group that nobody used. A call that was cut short, by a death too, can be repeated.
         A consumer with assigned queues is no member: if it is at work, its next commit makes the group anew.

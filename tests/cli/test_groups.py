@@ -20,6 +20,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.cli.command import run as command
 from tests.cli.conftest import Run, Start
+from tests.support import assigned
 
 COUNT = 40
 STYLING = re.compile(rb"\x1b\[[0-9;?]*m")  # colours, between letters too
@@ -172,6 +173,65 @@ def test_reset_reaches_a_member_that_is_at_work(run: Run, broker: mq.LocalBroker
 def test_reset_of_a_group_to_come_has_to_be_asked_for(run: Run, broker: mq.LocalBroker) -> None:
     assert run("reset", "billing", "orders", "--to", "latest", "--create").status == 0
     assert broker.group("billing").lag("orders") == 0
+
+
+def dead_letter(broker: mq.LocalBroker, *, count: int = 1) -> None:
+    (queue,) = [queue for queue in broker.topic("orders").queues if queue.queue_id == 0]
+    for message in queue.read(0, count_max=count).messages:
+        assigned.send_back(broker, message, "billing", max_reconsume_times=0)
+
+
+def test_delete_forgets_a_group(run: Run, broker: mq.LocalBroker) -> None:
+    told = {"deleted": "billing", "retrying": {}, "dead_letters": 0}
+    for options, expected in ((("--json",), [told]), ((), [])):
+        with member(broker):
+            pass
+        answer = run("groups", "billing", "--delete", *options)
+        assert (answer.status, answer.objects, answer.err) == (0, expected, "")
+        assert broker.groups() == []
+    answer = run("groups", "billing", "--delete")
+    assert (answer.status, answer.out, answer.err) == (1, "", "mq: there is no group billing\n")
+
+
+def test_delete_says_what_went_and_what_stays(run: Run, broker: mq.LocalBroker) -> None:
+    with member(broker):
+        pass
+    dead_letter(broker, count=2)
+    (message,) = broker.topic("orders").queues[0].read(0, count_max=1).messages
+    assigned.send_back(broker, message, "billing")
+    gone, stays = run("groups", "billing", "--delete").out.splitlines()
+    assert gone == "1 message that waited for another attempt went with it"
+    assert stays == "2 dead letters left; mq DIR delete %DLQ%billing deletes them"
+
+
+def test_delete_takes_dead_letters_along_if_asked_to(run: Run, broker: mq.LocalBroker) -> None:
+    with member(broker):
+        pass
+    dead_letter(broker)
+    answer = run("groups", "billing", "--delete", "--dead-letters")
+    assert (answer.status, answer.out) == (0, "")
+    assert broker.topics() == ["orders"]
+
+
+def test_delete_of_a_group_with_members_names_them(run: Run, broker: mq.LocalBroker) -> None:
+    with member(broker):
+        answer = run("groups", "billing", "--delete")
+        assert (answer.status, answer.out) == (1, "")
+        assert f"while it has live consumers: me (pid {os.getpid()} on " in answer.err
+        assert broker.groups() == ["billing"]
+
+
+def test_delete_goes_on_where_it_was_cut_short(run: Run, broker: mq.LocalBroker) -> None:
+    broker.create_topic("%RETRY%billing", 1)
+    assert run("groups", "billing", "--delete").status == 0
+    assert broker.topics() == ["orders"]
+
+
+@pytest.mark.parametrize("words", [("--delete",), ("billing", "--dead-letters"), ("a.b", "--delete")])
+def test_wrong_options_of_delete_are_rejected(
+    run: Run, broker: mq.LocalBroker, words: tuple[str, ...]
+) -> None:
+    assert run("groups", *words).status == 2
 
 
 @pytest.mark.parametrize(

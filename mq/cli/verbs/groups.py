@@ -27,15 +27,28 @@ SILENT = "nothing was consumed for a second, and its consumer does not say why: 
 
 @click.command()
 @click.argument("group", required=False)
+@click.option("--delete", "is_delete", is_flag=True, help="Delete GROUP, which has no live members.")
+@click.option(
+    "--dead-letters", "with_dead_letters", is_flag=True, help="With --delete: its dead letters too."
+)
 @with_json
 @click.pass_obj
-def groups(session: Session, group: str | None) -> int:
+def groups(session: Session, group: str | None, is_delete: bool, with_dead_letters: bool) -> int:
     """List the consumer groups, or show the queues of GROUP.
 
     For each queue of GROUP: its owner, the committed offset, the lag, the age of the oldest unconsumed
     message, and why it makes no progress.
+
+    --delete forgets GROUP: its offsets, and its messages that failed and wait for another attempt. Its dead
+    letters stay, unless --dead-letters is given.
     """
+    if is_delete and group is None:
+        raise click.UsageError("--delete needs the name of a GROUP")
+    if with_dead_letters and not is_delete:
+        raise click.UsageError("--dead-letters is an option of --delete")
     with session.open() as broker:
+        if group is not None and is_delete:
+            return _delete(session, broker, group, with_dead_letters)
         kept = retention_of(broker)
         warn_if_held(kept)
         expiring = expiring_by_group(kept)
@@ -44,8 +57,7 @@ def groups(session: Session, group: str | None) -> int:
             return 0
         found = broker.group(group)
         if not known(broker, group):
-            click.echo(f"mq: there is no group {visible(group)}", err=True)
-            return 1
+            return _missing(group)
         members = found.members()
         states, speeds = look(found)
         if session.json:
@@ -65,6 +77,38 @@ def groups(session: Session, group: str | None) -> int:
             _show(broker, found, members, states, speeds)
             warn_of_expiring(kept, group, expiring)
     return 0
+
+
+def _delete(session: Session, broker: mq.Broker, name: str, with_dead_letters: bool) -> int:
+    group = broker.group(name)
+    # By its retry topic alone a group is known whose deletion was cut short.
+    if not known(broker, name) and not _has_topic(broker, RETRY_PREFIX + name):
+        return _missing(name)
+    retrying = group.retrying()
+    group.delete(dead_letters=with_dead_letters)
+    left = dead_letters(broker, name)
+    if session.json:
+        emit_json({"deleted": name, "retrying": retrying, "dead_letters": left})
+        return 0
+    if waiting := sum(retrying.values()):
+        click.echo(f"{counted(waiting, 'message')} that waited for another attempt went with it")
+    if left:
+        topic = visible(DEAD_PREFIX + name)
+        click.echo(f"{counted(left, 'dead letter')} left; mq DIR delete {topic} deletes them")
+    return 0
+
+
+def _missing(name: str) -> int:
+    click.echo(f"mq: there is no group {visible(name)}", err=True)
+    return 1
+
+
+def _has_topic(broker: mq.Broker, name: str) -> bool:
+    try:
+        broker.topic(name)
+    except mq.TopicNotFound:
+        return False
+    return True
 
 
 def look(
