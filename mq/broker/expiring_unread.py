@@ -7,7 +7,7 @@ level of SCHEDULE_TOPIC_XXXX, with all other messages of that delay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from mq.api.retention import Range, Unread
 from mq.broker.delay.levels import SCHEDULE_TOPIC
@@ -20,15 +20,12 @@ __all__ = ["ExpiringUnread"]
 
 
 class ExpiringUnread:
-    """Of one broker. is_abandoned(topic): whether nobody wants what is on its way to a retry topic."""
+    """Of one broker."""
 
-    def __init__(
-        self, broker_name: str, groups: Groups, schedule: Schedule, is_abandoned: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, broker_name: str, groups: Groups, schedule: Schedule) -> None:
         self._broker_name = broker_name
         self._groups = groups
         self._schedule = schedule
-        self._is_abandoned = is_abandoned
 
     def of(self, ranges: Sequence[Range]) -> Iterator[Unread]:
         """What of these messages each group has not read."""
@@ -72,8 +69,6 @@ class ExpiringUnread:
         that they are meant for."""
         runs: dict[str, tuple[int, int]] = {}  # group to the first and last offset of a run of messages
         for topic, offset in undelivered(self._schedule, self._broker_name, level):
-            if self._is_abandoned(topic):
-                continue
             retrying = retrying_group(topic)
             groups = [retrying] if retrying else [name for name, of in readers.items() if topic in of]
             for group in groups:

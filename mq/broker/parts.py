@@ -97,7 +97,13 @@ class Parts:
             has_offsets=lambda group, exists: offsets.has(group, numbers, exists),
         )
         self._schedule = Schedule(
-            store, NAME, catalog.version, option("message_delay_level"), catalog.have, catalog.due_place
+            store,
+            NAME,
+            catalog.version,
+            option("message_delay_level"),
+            catalog.have,
+            catalog.due_place,
+            catalog.is_abandoned,
         )
         settings = self._settings
         self._timer = Timer(
@@ -155,7 +161,7 @@ class Parts:
             before_save=self._once.sync,
         )
         broadcast = BroadcastGroups(store, NAME, groups, reader, catalog)
-        retries = Retries(NAME, self._schedule, catalog, groups.committed)
+        retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
         deletion = Deletion(groups, broadcast, catalog, self._once, self._filters)
         self._consumer_groups = LocalConsumerGroups(groups, broadcast, retries, deletion)
 
@@ -187,7 +193,7 @@ class Parts:
     def _open_retention(self) -> None:
         """How long messages are kept, and what is said of those that go."""
         store, undecided = self._store, self._transactions.undecided
-        unread = ExpiringUnread(NAME, self._groups, self._schedule, self._catalog.is_abandoned)
+        unread = ExpiringUnread(NAME, self._groups, self._schedule)
         waiting = ExpiringWaiting(store, NAME, self._schedule, self._timer, undecided)
         self._retention = LocalRetention(
             store, self._settings, unread.of, waiting.of, self._compaction.compacted

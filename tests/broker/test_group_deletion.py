@@ -245,8 +245,9 @@ def test_retention_names_it_no_more(directory: Path) -> None:
         topics = {each.topic for each in broker.retention.expiring().unread}
         assert topics == {"orders", RETRY, "SCHEDULE_TOPIC_XXXX"}
         broker.group(GROUP).delete()
-        assert broker.retention.expiring().file_count
-        assert broker.retention.expiring().unread == ()
+        found = broker.retention.expiring()
+        assert found.file_count
+        assert (found.unread, found.waiting, list(broker.delayed())) == ((), (), [])
 
 
 def test_what_failed_is_dropped_when_it_is_due(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

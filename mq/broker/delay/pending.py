@@ -1,4 +1,5 @@
 """What waits to be delivered: messages with a delay level, and those that are due at a time of their own.
+What failed in a group that was deleted is left out: it is dropped when it is due.
 
 Both are found in the topics in which they are put aside (see mq/store/log/delayed_append.py). One waits as
 long as it is not delivered, unless a marker recalls it: until it is due, and longer where nobody delivers.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import cache
 
 from mq.api.local import Delayed
 from mq.api.queues import readable
@@ -67,13 +69,14 @@ def is_marker(message: MessageExt) -> bool:
 
 
 def _of_levels(reader: Reader, broker_name: str, schedule: Schedule) -> Iterator[Delayed]:
+    is_abandoned = cache(schedule.is_abandoned)
     for level, delay_ms in enumerate(schedule.delays_ms, start=1):
         queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level - 1)
         if not reader.max_offset(queue):
             continue
         for message in messages(reader, queue, schedule.delivered(level, queue)):
             place = destination(message)
-            if place is not None:
+            if place is not None and not is_abandoned(place[0]):
                 due_ms = message.store_time_ms + delay_ms
                 yield Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, 0)
 
@@ -113,6 +116,7 @@ def undelivered(schedule: Schedule, broker_name: str, level: Range) -> Iterator[
     """What waits in a range of a delay level: the topic that each message is for, and its queue offset."""
     queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level.queue_id)
     first = max(level.first, schedule.delivered(level.queue_id + 1, queue))
+    is_abandoned = cache(schedule.is_abandoned)
     for message in messages(schedule.reader, queue, first, level.last):
-        if (place := destination(message)) is not None:
+        if (place := destination(message)) is not None and not is_abandoned(place[0]):
             yield place[0], message.queue_offset

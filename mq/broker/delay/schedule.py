@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from mq.api.results import MessageQueue
 from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
@@ -33,7 +33,8 @@ IDLE = 5.0  # seconds; the clock may be set forward meanwhile, and damaged memor
 class Schedule:
     """Delayed messages of one broker.
 
-    make_topic(name, queue_count) has the settings of a topic in place; place is Delivery's.
+    make_topic(name, queue_count) has the settings of a topic in place; place is Delivery's. is_abandoned
+    tells of a topic that what waits for it is not delivered to any more.
     """
 
     name = "mq-delay"
@@ -47,8 +48,10 @@ class Schedule:
         levels: str | None,
         make_topic: Callable[[str, int], None],
         place: Callable[[str, int], tuple[str, int] | None],
+        is_abandoned: Callable[[str], bool],
     ) -> None:
         self.delays_ms = parse_levels(LEVELS if levels is None else levels)
+        self.is_abandoned: Final = is_abandoned
         self.copies = Copies(store)
         self._deliveries = Copies(store, of_duties=True)
         self._store = store

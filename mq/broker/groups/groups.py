@@ -369,7 +369,7 @@ class Groups:
     def _save_at_last(self) -> None:
         try:
             self.save()
-            self._offsets.remove_empty(self.numbers, self._exists)
+            self._offsets.remove_empty(self.numbers)
         except (MQError, OSError) as error:
             log.warning(
                 "%s: the last offsets of groups are not on disk (%s): they are lost if the machine is started"

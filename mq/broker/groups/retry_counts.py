@@ -8,12 +8,11 @@ remembered of those in front is dropped as they are delivered, or consumed.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mq.api.results import MessageQueue, PullStatus
 from mq.broker.delay.levels import SCHEDULE_TOPIC
 from mq.broker.delay.schedule import Schedule
-from mq.broker.topics.registry import Catalog
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
@@ -55,19 +54,19 @@ class Line:
 
 
 class Retries:
-    """Of one broker. committed(group, queue) is how far one is."""
+    """Of one broker. readable(topic) are the queues to read from, committed(group, queue) how far one is."""
 
     def __init__(
         self,
         broker_name: str,
         schedule: Schedule,
-        catalog: Catalog,
+        readable: Callable[[str], Sequence[MessageQueue]],
         committed: Callable[[str, MessageQueue], int | None],
     ) -> None:
         self._reader = schedule.reader
         self._broker_name = broker_name
         self._schedule = schedule
-        self._catalog = catalog
+        self._readable = readable
         self._committed = committed
         self._counting = thread_locks(schedule.path, "counting what waits for another attempt")
         self._lines: dict[MessageQueue, Line] = {}
@@ -85,13 +84,13 @@ class Retries:
                     begin = self._schedule.delivered(level, queue)
                     self._count(found, retry_topic, queue, begin)
             try:
-                queues = self._catalog.readable(retry_topic)
+                queues = self._readable(retry_topic)
             except (TopicNotFound, NotPermitted):
-                queues = ()
+                queues = []
             for queue in queues:
                 begin = max(self._reader.min_offset(queue), self._committed(group, queue) or 0)
                 self._count(found, retry_topic, queue, begin)
-        return {} if found and self._catalog.is_abandoned(retry_topic) else dict(found)
+        return {} if found and self._schedule.is_abandoned(retry_topic) else dict(found)
 
     def _count(self, found: Counter[str], retry_topic: str, queue: MessageQueue, begin: int) -> None:
         line = self._lines.setdefault(queue, Line())
