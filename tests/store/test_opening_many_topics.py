@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.support.store.small_store import SMALL, fill, messages_of
 
 NAMES = [f"topic{number:03}" for number in range(100)]
 QUEUE_COUNT = 3
+QUEUE_ID_AT, TOPIC_AT = 52, 128  # in an entry of the table: see control_internal.h
 
 
 @pytest.fixture
@@ -67,6 +69,29 @@ def test_queues_that_the_table_lost_are_noticed(path: Path, topics: str) -> None
     for number, topic, queue_id in list(control.queues()):
         if topic == NAMES[50] and (queue_id == 1 or topics != "one queue"):
             lib.mq_control_queue_delete(control.handle, number)
+    assert not is_complete(control, path, sizes)
+
+
+def test_a_queue_is_noticed_that_the_table_has_twice(path: Path) -> None:
+    """An id that damage changed hides that its queue has no entry any more."""
+    control, sizes = Control(path / "mq" / "control", create=False), agree(path, {})
+    entry = (path / "mq" / "control").read_bytes().index(NAMES[50].encode() + bytes(1)) - TOPIC_AT
+    with (path / "mq" / "control").open("r+b") as file:
+        file.seek(entry + QUEUE_ID_AT)
+        was = int.from_bytes(file.read(4), "little")
+        file.seek(entry + QUEUE_ID_AT)
+        file.write(((was + 1) % QUEUE_COUNT).to_bytes(4, "little"))
+    assert not is_complete(control, path, sizes)
+
+
+@pytest.mark.parametrize("leftover", ["unknown/0", f"{NAMES[50]}/{QUEUE_COUNT}"])
+def test_a_directory_of_a_queue_that_the_table_does_not_know(path: Path, leftover: str) -> None:
+    """It is damage if there is a file in it."""
+    control, sizes = Control(path / "mq" / "control", create=False), agree(path, {})
+    directory = path / "consumequeue" / leftover
+    directory.mkdir(parents=True)
+    assert is_complete(control, path, sizes)
+    shutil.copy2(path / "consumequeue" / NAMES[50] / "0" / f"{0:020}", directory)
     assert not is_complete(control, path, sizes)
 
 

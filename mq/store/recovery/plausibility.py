@@ -18,13 +18,13 @@ from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.raw_read import head_at, peek
 from mq.store.directory.root import size_of
 from mq.store.log.commitlog import segment_files
-from mq.store.native import lib
+from mq.store.native import check, lib
+from mq.store.queue.consumequeue import queue_directories
 from mq.store.shared.control import Control
 
 __all__ = ["Unit", "are_extensions_sound", "first_bad_file", "has_bytes", "is_complete", "unit_at"]
 
 FILES_LOOKED_INTO = 250  # Of queues; some 50 µs each.
-FILES_MAX = 1 << 16  # of one queue
 BLANK_SIZE = 8  # What a record or a BLANK at the least has that is not zero.
 UNIT = struct.Struct(">qiq")
 EXTENSION = struct.Struct(
@@ -142,33 +142,46 @@ def is_complete(control: Control, root: Path, sizes: FileSizes) -> bool:
 def _newest_unit(control: Control, root: Path, sizes: FileSizes) -> int | None:
     """Where the newest message lies that a queue has, as a log offset; -1 if the files of all queues can be
     right, but none was looked into; None if one cannot be right."""
+    if not _are_queues_there(control, root, sizes.queue_file_size):
+        return None
     queue_size, newest, looked_into = sizes.queue_file_size, -1, 0
-    known: dict[str, dict[int, bool]] = {}  # by topic and queue id: whether the queue has a file
+    for number, topic, queue_id in control.queues():
+        if looked_into == FILES_LOOKED_INTO:
+            break
+        low, high = control.min_offset(number) * UNIT.size, control.next_offset(number) * UNIT.size
+        starts = range(low // queue_size * queue_size, high, queue_size)
+        if high == low or looked_into + len(starts) > FILES_LOOKED_INTO:
+            continue
+        looked_into += len(starts)
+        place = _newest_of_queue(control, root, sizes, (topic, queue_id), starts, low, high)
+        if place is None:
+            return None
+        newest = max(newest, place)
+    return newest
+
+
+def _are_queues_there(control: Control, root: Path, file_size: int) -> bool:
+    """Whether each queue of the table has its files, with their length, and no other queue has any."""
     queues = root / "consumequeue"
     try:
-        queues_fd = os.open(queues, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(queues, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return False
     try:
-        for number, topic, queue_id in control.queues():
-            low, high = control.min_offset(number) * UNIT.size, control.next_offset(number) * UNIT.size
-            if not 0 <= low <= high:
-                return None
-            starts = range(low // queue_size * queue_size, high, queue_size)[:FILES_MAX]
-            known.setdefault(topic, {})[queue_id] = bool(starts)
-            for start in starts:
-                if _size_below(queues_fd, f"{topic}/{queue_id}/{start:020}") != queue_size:
-                    return None
-            if high == low or looked_into + len(starts) > FILES_LOOKED_INTO:
-                continue
-            looked_into += len(starts)
-            place = _newest_of_queue(control, root, sizes, (topic, queue_id), starts, low, high)
-            if place is None:
-                return None
-            newest = max(newest, place)
-        return None if _has_unknown_queue(queues, queues_fd, known) else newest
+        count = lib.mq_queue_files_count(control.handle, fd, file_size)
+        if count in (lib.MQ_MISSING, lib.MQ_CORRUPT):
+            return False
+        if check(count, str(queues)) == lib.mq_queue_directories_count(fd):
+            return True
     finally:
-        os.close(queues_fd)
+        os.close(fd)
+    # There are others, or the file system does not count them. To read all takes several times as long.
+    known = {(topic, queue_id) for _, topic, queue_id in control.queues()}
+    return not any(
+        segment_files(directory)
+        for topic, queue_id, directory in queue_directories(root)
+        if (topic, queue_id) not in known
+    )
 
 
 def _newest_of_queue(
@@ -177,8 +190,8 @@ def _newest_of_queue(
     """The log offset in the last unit of a queue, whose files of these starts have their length; None if a
     unit that was looked at, or an extension, cannot be right. low, high: of the queue, in bytes."""
     (topic, queue_id), size = queue, sizes.queue_file_size
-    directory, seen = root / "consumequeue" / topic / str(queue_id), list[tuple[int, Unit]]()
-    files = [directory / f"{start:020}" for start in starts]
+    files = [root / f"consumequeue/{topic}/{queue_id}/{start:020}" for start in starts]
+    seen: list[tuple[int, Unit]] = []
     if first_bad_file(files, size, control.get(lib.MQ_LOG_END), seen=seen) is not None:
         return None
     # An append that was cut short has its units there already.
@@ -193,34 +206,6 @@ def _newest_of_queue(
     ):
         return None
     return last[0]
-
-
-def _size_below(directory_fd: int, name: str) -> int | None:
-    """The length of a file below a directory; None if it is not there."""
-    try:
-        return os.stat(name, dir_fd=directory_fd).st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _has_unknown_queue(queues: Path, queues_fd: int, known: dict[str, dict[int, bool]]) -> bool:
-    """Whether a queue has files, and no entry in the table: the entry was damaged. known: see
-    _newest_unit.
-
-    The link count of a directory is 2 and one for each directory in it. Where it is not, every topic's
-    directory is read, which takes several times as long."""
-    with os.scandir(queues_fd) as entries:
-        topics = [entry.name for entry in entries if entry.is_dir()]
-    for topic in topics:
-        ids = known.get(topic, {})
-        with_files = sum(ids.values())
-        if with_files and os.stat(topic, dir_fd=queues_fd).st_nlink == 2 + with_files:
-            continue  # The directories of the queues that have files are all there are.
-        for file in (queues / topic).iterdir():
-            is_queue = file.name.isascii() and file.name.isdigit() and int(file.name) not in ids
-            if is_queue and segment_files(file):
-                return True
-    return False
 
 
 def _last_unit(file: Path, inside: int, *, is_armed: bool) -> Unit | None:

@@ -90,22 +90,11 @@ class Control:
 
     def queues(self) -> Iterator[tuple[int, str, int]]:
         """(number, topic, queue id) of every live queue in the table."""
-        buffer, handle, missing = ffi.new("char[]", lib.MQ_TOPIC_MAX), self.handle, lib.MQ_MISSING
-        at_place, topic_of, id_of = (  # Bound once: a store may have very many queues.
-            lib.mq_control_at_place,
-            lib.mq_control_queue_topic,
-            lib.mq_control_queue_id,
-        )
-        for place in range(self.get(lib.MQ_PLACE_COUNT)):
-            number = at_place(handle, place)
-            if number == missing:
-                continue
-            size = topic_of(handle, number, buffer)
-            queue_id = int(id_of(handle, number))
-            if at_place(handle, place) != number:
-                continue  # Its topic was deleted while it was looked at.
-            topic = ffi.buffer(buffer, check(size, str(self.path)))[:].decode("utf-8", "replace")
-            yield number, topic, queue_id
+        queue, handle, place = ffi.new("mq_named_queue *"), self.handle, 0
+        topic, next_queue = ffi.buffer(queue.topic), lib.mq_control_next_queue
+        while (place := next_queue(handle, place, queue)) > 0:
+            yield queue.number, str(topic[: queue.topic_size], "utf-8", "replace"), queue.queue_id
+        check(place, str(self.path))
 
     def queues_with_messages(self, except_of: Container[str]) -> list[tuple[str, int]]:
         """(topic, queue id) of those in the table that have any, but those of some topics."""

@@ -88,6 +88,13 @@ enum {
 
 typedef struct mq_control mq_control;
 
+typedef struct {
+    int32_t number;
+    int32_t queue_id;
+    int32_t topic_size;
+    char topic[MQ_TOPIC_MAX];
+} mq_named_queue;
+
 /* Map the control file. With `create`, the file is made anew, all words zero, locks ready, for boot `boot_id`
  * (16 bytes). Without, MQ_MISSING if there is none and MQ_CORRUPT if its stamp, length or layout is
  * another's, or it is a copy. MQ_CONTROL_PEEK in the place of `create` is for a look at what the file says, a
@@ -167,7 +174,9 @@ int mq_control_queue(mq_control *control, const char *topic, int topic_size, int
 int mq_control_at_place(mq_control *control, int place);
 /* Copy an entry's topic (up to MQ_TOPIC_MAX bytes). Returns its size. */
 int mq_control_queue_topic(mq_control *control, int number, char *topic);
-int32_t mq_control_queue_id(mq_control *control, int number);
+/* The live queue in the first place from `place` on that has one, with its name. Returns the place behind it;
+ * 0 if there is no more. MQ_CORRUPT. */
+int mq_control_next_queue(mq_control *control, int place, mq_named_queue *queue);
 int mq_control_queue_state(mq_control *control, int number);
 /* The queue is deleted: its place is free. The caller holds the append lock, and has nothing more to do with
  * it. */

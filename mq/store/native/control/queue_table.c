@@ -231,9 +231,16 @@ void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_off
     if (entry) atomic_store(&entry->begin, log_offset);
 }
 
-int32_t mq_control_queue_id(mq_control *control, int number) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    return entry ? entry->queue_id : MQ_INVALID;
+int mq_control_next_queue(mq_control *control, int place, mq_named_queue *queue) {
+    for (; place < mq_control_get(control, MQ_PLACE_COUNT); place++) {
+        queue->number = mq_control_at_place(control, place);
+        if (queue->number == MQ_MISSING) continue;
+        queue->queue_id = control->shared->queues[place].queue_id;
+        queue->topic_size = mq_control_queue_topic(control, queue->number, queue->topic);
+        if (mq_control_at_place(control, place) != queue->number) continue;
+        return queue->topic_size < 0 ? queue->topic_size : place + 1;
+    }
+    return 0;
 }
 
 int mq_control_queue_state(mq_control *control, int number) {
