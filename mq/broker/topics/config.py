@@ -42,7 +42,6 @@ READ_MAX = 8
 WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Of a topic that is being shrunk: how many queues it is to have to read. A broker ignores it.
 SHRINK_MEMBER = "mqReadQueueNums"
-MEMBERS = frozenset({"order", "perm", "readQueueNums", "topicName", "writeQueueNums", SHRINK_MEMBER})
 UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -84,16 +83,18 @@ class TopicSettings:
 
     @staticmethod
     def from_json(name: str, table: dict[str, Any]) -> TopicSettings:
-        read_queue_count = _count(table.get("readQueueNums", 16))
-        shrink_to = _count(table[SHRINK_MEMBER]) if SHRINK_MEMBER in table else read_queue_count
+        """Takes over the table, of which `others` is what is left."""
+        table.pop("topicName", None)
+        read_queue_count = _count(table.pop("readQueueNums", 16))
+        shrink_to = _count(table.pop(SHRINK_MEMBER, 0))
         return TopicSettings(
             name,
             read_queue_count,
-            _count(table.get("writeQueueNums", 16)),
-            int(table.get("perm", 6)) & 15,
-            bool(table.get("order", False)),
+            _count(table.pop("writeQueueNums", 16)),
+            int(table.pop("perm", 6)) & 15,
+            bool(table.pop("order", False)),
             shrink_to if 0 < shrink_to < read_queue_count else None,
-            {key: value for key, value in table.items() if key not in MEMBERS},
+            table,
         )
 
 
