@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mq.broker.once.handled_keys import LocalHandled
 from mq.store.dedup.table import Bucket
 from tests.dedup.dedup_actors import SMALL, order
 
-__all__ = ["handler", "sender"]
+__all__ = ["handler", "sender", "usual_sender"]
 
 
 def _stop() -> None:
@@ -32,6 +33,15 @@ def sender(root: str, key: str, put: int) -> None:
     with mq.open(root, duties=False, **SMALL) as broker:
         producer = mq.Producer(broker, dedup_window=3600)
         type.__setattr__(Bucket, "put", stop_and_put)
+        producer.send(order(b"of the stopped"), dedup_key=key)
+
+
+def usual_sender(root: str, key: str, fail: str) -> None:
+    """Sends under a key in one call of C, and is stopped where `fail` says, by the build with fail points."""
+    with mq.open(root, duties=False, **SMALL) as broker:
+        producer = mq.Producer(broker, dedup_window=3600)
+        producer.send(order(b"before"), dedup_key="before")
+        os.environ["MQ_FAIL"] = fail
         producer.send(order(b"of the stopped"), dedup_key=key)
 
 

@@ -343,4 +343,4 @@ def test_a_full_disk_raises_no_signal(disk: Path) -> None:
     with Child(dedup_actors.until_full, str(root), str(disk / "ballast")) as child:
         assert child.result() == ["StoreFull", "StoreFull", "StoreFull", "sent", "handled"]
     assert [str(problem) for problem in problems(root)] == []
-    assert (root / "mq" / "dedup").stat().st_size == 4096 + BUCKET_COUNT * 256
+    assert (root / "mq" / "dedup").stat().st_size == 4096 + BUCKET_COUNT * (256 + 8)

@@ -106,7 +106,7 @@ class Sends(RuleBasedStateMachine):
         self.open()
         self.open()
 
-    @rule(at=st.integers(0, 4096 + 2 * 256 - 1), bit=st.integers(0, 7))
+    @rule(at=st.integers(0, 4096 + 2 * (256 + 8) - 1), bit=st.integers(0, 7))
     def flip_a_bit(self, at: int, bit: int) -> None:
         """While it is in use."""
         path = self.root / "mq" / "dedup"

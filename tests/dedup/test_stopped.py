@@ -18,7 +18,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.shared.process_state import process_state
 from tests.dedup.dedup_actors import SMALL, order
-from tests.support.processes.fail_build import TREE
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery, Process
 from tests.support.processes.outcomes import Calls, outcomes
 
@@ -93,6 +93,36 @@ def test_a_sender_is_stopped_with_the_bucket_of_its_key(
     assert {result.offset_msg_id for result in results} == {stored.offset_msg_id}
     bodies = [message.body for message in broker.topic("orders").queues[0].read(0).messages]
     assert sorted(bodies) == [b"before", b"of the stopped", b"plain"]
+    assert list(problems(directory)) == []
+
+
+@pytest.mark.rounds
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize("point", ["KEY_LOCKED", "KEY_CLAIMED", "KEY_APPENDED", "KEY_MARKED"])
+def test_a_sender_is_stopped_in_the_one_call_that_sends(
+    directory: Path, tmp_path: Path, broker: LocalBroker, point: str, dies: bool
+) -> None:
+    with (
+        Nursery(TREE, tmp_path / "report", fail_build(), "tests.dedup.stopped_actors") as nursery,
+        mq.Producer(broker, dedup_window=3600, timeout=LIMIT, retries=0) as producer,
+    ):
+        producer.send(order(b"before"), dedup_key="before")
+        fail = f"{fail_points()[point]}:1:stop"
+        process = nursery.start("usual_sender", root=directory, key="key", fail=fail)
+        wait_until_stopped(process, nursery)
+        said = rf"process {process.pid} \(.*\), which is stopped"
+        check({"send": lambda: producer.send(order(b"refused"), dedup_key="key")}, LIMIT, said)
+        check(other_calls(broker), PATIENCE, "")
+        check({"another": lambda: producer.send(order(b"another"), dedup_key="other")}, PATIENCE, "")
+        if dies:
+            process.kill()
+        else:
+            go_on(process, nursery)
+        results = [producer.send(order(b"late"), dedup_key="key") for _ in range(2)]
+    (stored,) = broker.query("orders", "key")
+    is_late = dies and point in ("KEY_LOCKED", "KEY_CLAIMED")
+    assert stored.body == (b"late" if is_late else b"of the stopped")
+    assert {result.offset_msg_id for result in results} == {stored.offset_msg_id}
     assert list(problems(directory)) == []
 
 

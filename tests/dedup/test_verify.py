@@ -19,13 +19,13 @@ from mq.broker.check import problems
 from mq.broker.once import handled_keys
 from mq.broker.once.dedup_check import LISTED_MAX
 from mq.broker.once.dedup_check import problems as of_keys
-from mq.store.dedup.table import BUCKET_SIZE, BUCKETS_AT
+from mq.store.dedup.table import size_of
 from tests.dedup.dedup_actors import SMALL
 from tests.support.insides import set_dedup_buckets
 
 SIZE = 50
 FILES = {
-    "mq/dedup": BUCKETS_AT + 40 * BUCKET_SIZE,
+    "mq/dedup": size_of(40),
     "mq/once/billing": handled_keys.MARKS_AT + SIZE * handled_keys.MARK_SIZE,
 }
 

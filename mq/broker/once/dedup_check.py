@@ -100,10 +100,9 @@ def _of_dedup(path: Path, fd: int, size: int) -> Iterator[str]:
         return  # Somebody is making it, or died doing so: the next one makes it.
     size = os.fstat(fd).st_size  # Not before: it has all its buckets when it has a header.
     count, begin, width = dedup_table.HEADER.unpack(data)[3], dedup_table.BUCKETS_AT, dedup_table.BUCKET_SIZE
-    wanted = begin + count * width
-    if count <= 0 or size < wanted:
+    if count <= 0 or size < dedup_table.size_of(count):
         yield f"{path}: {size:,} bytes, which are no {count:,} buckets; {ASKED}"
-    for at, piece in _pieces(fd, begin, min(size, wanted), width):
+    for at, piece in _pieces(fd, begin, min(size, begin + count * width), width):
         if not _is_bucket(piece) and not _fits(partial(_is_bucket_at, fd, at)):
             yield f"{path}: the bucket at {at} is damaged; the index is asked for the keys that were in it"
 

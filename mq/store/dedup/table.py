@@ -38,11 +38,15 @@ __all__ = [
     "Bucket",
     "SentKeys",
     "digest_of",
+    "size_of",
 ]
 
 STAMP = b"mqdedup%d" % LAYOUTS["mq/dedup"]
 HEADER = struct.Struct("=8sq16sqqqQ")
-BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = lib.MQ_DEDUP_BUCKETS_AT, lib.MQ_DEDUP_BUCKET_SIZE, 1 << 14
+BUCKETS_AT: int = lib.MQ_DEDUP_BUCKETS_AT
+BUCKET_SIZE: int = lib.MQ_DEDUP_BUCKET_SIZE
+BUCKET_COUNT = 1 << 14
+LOCK_SIZE: int = lib.MQ_DEDUP_LOCK_SIZE  # of each bucket, behind all of them
 CHECK_SIZE = 8  # in front of a bucket, and behind the header
 CLAIMED: int = lib.MQ_DEDUP_CLAIMED
 NEW, KNOWN, LEFT = lib.MQ_DEDUP_NEW, lib.MQ_DEDUP_KNOWN, lib.MQ_DEDUP_LEFT
@@ -57,6 +61,11 @@ def digest_of(kind: str, topic: str, key: str) -> bytes:
     digest, name, word = ffi.new("uint8_t[]", lib.MQ_DEDUP_DIGEST_SIZE), topic.encode(), key.encode()
     check(lib.mq_dedup_digest(name, len(name), kind.encode(), word, len(word), digest))
     return bytes(digest)
+
+
+def size_of(count: int) -> int:
+    """Of a file with so many buckets, and a lock for each."""
+    return BUCKETS_AT + count * (BUCKET_SIZE + LOCK_SIZE)
 
 
 class Bucket:
@@ -137,14 +146,15 @@ class SentKeys:
             return None
         if epoch != Numbers(self._store).epoch or boot != boot_id():
             return None
-        if os.fstat(self._fd).st_size < BUCKETS_AT + count * BUCKET_SIZE:
+        if os.fstat(self._fd).st_size < size_of(count):
             return None
         return int(count)
 
     def _make(self, count: int) -> None:
-        """Where others have it mapped, they go on with what is written here: it never becomes shorter."""
+        """Where others have it mapped, they go on with what is written here, and with the locks that they
+        have, which are not written: it never becomes shorter."""
         os.pwrite(self._fd, bytes(HEADER.size), 0)
-        os.posix_fallocate(self._fd, 0, BUCKETS_AT + count * BUCKET_SIZE)
+        os.posix_fallocate(self._fd, 0, size_of(count))
         content = bytes(BUCKET_SIZE - CHECK_SIZE)
         empty = (xxhash.xxh3_64_digest(content) + content) * min(count, 4096)
         # By writing, not through memory: what there is no room for is an error here, and no signal later.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,7 +14,6 @@
 #include "dedup/xxh3.h"
 
 enum {
-    ENTRY_COUNT = 7,
     CHECK_SIZE = 8,
     SPIN_COUNT = 20,
     SPIN_NS = 50000,
@@ -22,15 +22,8 @@ enum {
 };
 
 static const int64_t EVERYWHERE = (int64_t)1 << 62; /* a log offset that no message reaches */
-
-typedef struct {
-    uint64_t check;
-    int64_t lost_ms;
-    int64_t unused[2];
-    uint8_t digests[ENTRY_COUNT][MQ_DEDUP_DIGEST_SIZE];
-    int64_t times[ENTRY_COUNT];
-    int64_t places[ENTRY_COUNT];
-} bucket;
+/* The first number of an owner: as bytes of the file they lie where it has none. */
+static const int64_t OWNERS_AT = (int64_t)1 << 62;
 
 typedef struct {
     uint8_t stamp[8];
@@ -42,7 +35,7 @@ typedef struct {
     uint64_t check;
 } header;
 
-_Static_assert(sizeof(bucket) == MQ_DEDUP_BUCKET_SIZE, "as dedup_table.h lays it out");
+_Static_assert(sizeof(mq_dedup_entries) == MQ_DEDUP_BUCKET_SIZE, "as dedup_table.h lays it out");
 _Static_assert(sizeof(header) == MQ_DEDUP_HEADER_SIZE, "as dedup_table.h lays it out");
 
 static const uint8_t FREE[MQ_DEDUP_DIGEST_SIZE];
@@ -50,12 +43,28 @@ static const uint8_t FREE[MQ_DEDUP_DIGEST_SIZE];
 /* The checks are digests as the package xxhash writes them. */
 static uint64_t check_of(const void *data, int64_t size) { return __builtin_bswap64(mq_xxh3_64(data, size)); }
 
+static int set_lock(int fd, int64_t byte, short kind) {
+    struct flock request = {.l_type = kind, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &request);
+}
+
+/* Draw the number of this opening, and keep its byte. */
+static int draw_owner(int fd, int64_t *owner) {
+    for (;;) {
+        if (getrandom(owner, sizeof *owner, 0) != sizeof *owner) return MQ_IO;
+        *owner = OWNERS_AT | (*owner & (OWNERS_AT / 2 - 1));
+        if (!set_lock(fd, *owner, F_WRLCK)) return 0;
+        if (errno != EAGAIN && errno != EACCES) return MQ_IO; /* else another opening has drawn it */
+    }
+}
+
 int mq_dedup_open(const char *path, int fd, int64_t bucket_count, mq_dedup **out) {
     /* Opened for the mapping alone: that keeps its open file, and with it every lock that was taken by it. */
     int own = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (own < 0) return errno == ENOENT ? MQ_MISSING : MQ_IO;
     mq_dedup *table = calloc(1, sizeof *table);
-    int64_t size = MQ_DEDUP_BUCKETS_AT + bucket_count * MQ_DEDUP_BUCKET_SIZE;
+    int64_t locks_at = MQ_DEDUP_BUCKETS_AT + bucket_count * MQ_DEDUP_BUCKET_SIZE;
+    int64_t size = locks_at + bucket_count * MQ_DEDUP_LOCK_SIZE;
     void *bytes = table ? mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0) : MAP_FAILED;
     int error = errno;
     close(own);
@@ -66,10 +75,11 @@ int mq_dedup_open(const char *path, int fd, int64_t bucket_count, mq_dedup **out
     }
     table->bytes = bytes;
     table->size = size;
+    table->locks = (_Atomic(int64_t) *)(table->bytes + locks_at);
     table->bucket_count = bucket_count;
     table->fd = fd;
     *out = table;
-    return 0;
+    return draw_owner(fd, &table->owner);
 }
 
 void mq_dedup_free(mq_dedup **opened) {
@@ -82,7 +92,8 @@ void mq_dedup_free(mq_dedup **opened) {
 }
 
 void mq_dedup_forked(mq_dedup *table) {
-    table->fd = -1; /* the store closes the child's copy */
+    table->fd = -1;   /* the store closes the child's copy */
+    table->owner = 0; /* none: what the parent's threads have is not the child's to give back */
     for (int i = 0; i < MQ_DEDUP_STRIPES; i++) table->stripes[i] = 0;
 }
 
@@ -105,26 +116,27 @@ static void give_stripe(_Atomic uint32_t *stripe) {
     if (atomic_exchange(stripe, 0) == 2) mq_linux_wake(stripe);
 }
 
-static int set_lock(int fd, int64_t number, short kind) {
-    struct flock request = {.l_type = kind,
-                            .l_whence = SEEK_SET,
-                            .l_start = MQ_DEDUP_BUCKETS_AT + number * MQ_DEDUP_BUCKET_SIZE,
-                            .l_len = 1};
-    return fcntl(fd, F_OFD_SETLK, &request);
+static int is_gone(int fd, int64_t owner) {
+    if (owner < OWNERS_AT) return 1;
+    struct flock request = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = owner, .l_len = 1};
+    return !fcntl(fd, F_OFD_GETLK, &request) && request.l_type == F_UNLCK;
 }
 
-static int take_byte(const mq_dedup *table, int64_t number, int64_t until) {
+/* The stripe is held: an owner of this very number has given the lock back, but for a bit that flipped. */
+static int take_lock(mq_dedup *table, int64_t number, int64_t until) {
     int fd = table->fd;
     if (fd < 0) return MQ_CLOSED; /* while this thread waited for its stripe */
-    for (int count = 0; set_lock(fd, number, F_WRLCK); count++) {
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR) return MQ_IO;
+    for (int count = 0;; count++) {
+        int64_t seen = 0;
+        if (atomic_compare_exchange_strong(&table->locks[number], &seen, table->owner)) return 0;
+        if (is_gone(fd, seen) && atomic_compare_exchange_strong(&table->locks[number], &seen, table->owner))
+            return 0;
         int64_t left = until - mq_linux_monotonic_ns();
         if (left <= 0) return MQ_BUSY;
         int64_t pause = count < SPIN_COUNT ? SPIN_NS : PAUSE_NS;
         struct timespec nap = {0, pause < left ? pause : left};
         if (nanosleep(&nap, NULL)) return MQ_BUSY;
     }
-    return 0;
 }
 
 int mq_dedup_lock(mq_dedup *table, int64_t number, int timeout_ms) {
@@ -132,14 +144,14 @@ int mq_dedup_lock(mq_dedup *table, int64_t number, int timeout_ms) {
     int64_t until = timeout_ms > 0 ? mq_linux_monotonic_ns() + (int64_t)timeout_ms * 1000000 : 0;
     int result = take_stripe(stripe, until);
     if (result) return result;
-    result = take_byte(table, number, until);
+    result = take_lock(table, number, until);
     if (result) give_stripe(stripe);
     return result;
 }
 
 void mq_dedup_unlock(mq_dedup *table, int64_t number) {
-    int fd = table->fd;
-    if (fd >= 0) set_lock(fd, number, F_UNLCK);
+    int64_t own = table->owner;
+    atomic_compare_exchange_strong(&table->locks[number], &own, 0);
     give_stripe(&table->stripes[mq_dedup_stripe(number)]);
 }
 
@@ -176,40 +188,61 @@ int64_t mq_dedup_bucket(const mq_dedup *table, const uint8_t *digest) {
     return (int64_t)(word % (uint64_t)table->bucket_count);
 }
 
-/* Buckets: what changes in one is written at once. */
+/* Buckets. */
 
-static uint8_t *bytes_of(const mq_dedup *table, const uint8_t *digest) {
-    return table->bytes + MQ_DEDUP_BUCKETS_AT + mq_dedup_bucket(table, digest) * MQ_DEDUP_BUCKET_SIZE;
+static mq_dedup_entries *bucket_of(const mq_dedup *table, const uint8_t *digest) {
+    return (mq_dedup_entries *)(table->bytes + MQ_DEDUP_BUCKETS_AT) + mq_dedup_bucket(table, digest);
 }
 
-static uint64_t check_of_bucket(const bucket *of) {
+static uint64_t check_of_bucket(const mq_dedup_entries *of) {
     return check_of((const uint8_t *)of + CHECK_SIZE, MQ_DEDUP_BUCKET_SIZE - CHECK_SIZE);
 }
 
-static void read_bucket(const mq_dedup *table, const uint8_t *digest, int64_t now_ms, bucket *out) {
-    memcpy(out, bytes_of(table, digest), sizeof *out);
+void mq_dedup_expect(const mq_dedup *table, const uint8_t *digest) {
+    const uint8_t *bytes = (const uint8_t *)bucket_of(table, digest);
+    for (int i = 0; i < MQ_DEDUP_BUCKET_SIZE; i += 64) __builtin_prefetch(bytes + i, 1);
+}
+
+void mq_dedup_read(const mq_dedup *table, const uint8_t *digest, int64_t now_ms, mq_dedup_entries *out) {
+    memcpy(out, bucket_of(table, digest), sizeof *out);
     if (out->check == check_of_bucket(out)) return;
     /* The index has the answer for all of its keys that were sent until now. */
     memset(out, 0, sizeof *out);
     out->lost_ms = now_ms;
 }
 
-static void write_bucket(mq_dedup *table, const uint8_t *digest, bucket *of) {
+void mq_dedup_write(mq_dedup *table, const uint8_t *digest, mq_dedup_entries *of) {
     of->check = check_of_bucket(of);
-    memcpy(bytes_of(table, digest), of, sizeof *of);
+    memcpy(bucket_of(table, digest), of, sizeof *of);
 }
 
 /* The entry of a key, or -1. */
-static int entry_of(const bucket *of, const uint8_t *digest) {
-    for (int i = 0; i < ENTRY_COUNT; i++)
+static int entry_of(const mq_dedup_entries *of, const uint8_t *digest) {
+    for (int i = 0; i < MQ_DEDUP_ENTRY_COUNT; i++)
         if (!memcmp(of->digests[i], digest, MQ_DEDUP_DIGEST_SIZE)) return i;
     return -1;
 }
 
-static void set_entry(bucket *of, int at, const uint8_t *digest, int64_t time_ms, int64_t place) {
+static void set_entry(mq_dedup_entries *of, int at, const uint8_t *digest, int64_t time_ms, int64_t place) {
     memcpy(of->digests[at], digest, MQ_DEDUP_DIGEST_SIZE);
     of->times[at] = time_ms;
     of->places[at] = place;
+}
+
+void mq_dedup_enter(mq_dedup_entries *in, const uint8_t *digest, int64_t time_ms, int64_t place) {
+    int at = entry_of(in, digest);
+    if (at < 0) {
+        at = 0;
+        for (int i = 1; i < MQ_DEDUP_ENTRY_COUNT; i++)
+            if (in->times[i] < in->times[at]) at = i;
+        if (in->times[at] > in->lost_ms) in->lost_ms = in->times[at];
+    }
+    set_entry(in, at, digest, time_ms, place);
+}
+
+void mq_dedup_forget(mq_dedup_entries *in, const uint8_t *digest) {
+    int at = entry_of(in, digest);
+    if (at >= 0) set_entry(in, at, FREE, 0, 0);
 }
 
 static int read_header(const mq_dedup *table, header *out) {
@@ -222,52 +255,47 @@ int64_t mq_dedup_since_end(const mq_dedup *table) {
     return read_header(table, &head) ? head.since_end : -1;
 }
 
-int mq_dedup_look(const mq_dedup *table, const uint8_t *digest, int64_t begin_ms, int64_t now_ms,
+int mq_dedup_seek(const mq_dedup *table, const mq_dedup_entries *in, const uint8_t *digest, int64_t begin_ms,
                   int64_t *at) {
-    bucket found;
     header head;
-    read_bucket(table, digest, now_ms, &found);
-    int i = entry_of(&found, digest);
+    int i = entry_of(in, digest);
     *at = EVERYWHERE;
     if (i < 0) {
-        if (found.lost_ms >= begin_ms || !read_header(table, &head)) return MQ_DEDUP_ASK;
+        if (in->lost_ms >= begin_ms || !read_header(table, &head)) return MQ_DEDUP_ASK;
         *at = head.since_end;
         return head.since_ms > begin_ms ? MQ_DEDUP_ASK : MQ_DEDUP_NEW;
     }
     /* The process that died may have been stopped long before it stored the message. */
-    if (found.places[i] == MQ_DEDUP_CLAIMED) return MQ_DEDUP_LEFT;
-    *at = found.places[i];
-    return found.times[i] > begin_ms ? MQ_DEDUP_KNOWN : MQ_DEDUP_NEW;
+    if (in->places[i] == MQ_DEDUP_CLAIMED) return MQ_DEDUP_LEFT;
+    *at = in->places[i];
+    return in->times[i] > begin_ms ? MQ_DEDUP_KNOWN : MQ_DEDUP_NEW;
+}
+
+int mq_dedup_look(const mq_dedup *table, const uint8_t *digest, int64_t begin_ms, int64_t now_ms,
+                  int64_t *at) {
+    mq_dedup_entries in;
+    mq_dedup_read(table, digest, now_ms, &in);
+    return mq_dedup_seek(table, &in, digest, begin_ms, at);
 }
 
 void mq_dedup_put(mq_dedup *table, const uint8_t *digest, int64_t time_ms, int64_t place, int64_t now_ms) {
-    bucket in;
-    read_bucket(table, digest, now_ms, &in);
-    int at = entry_of(&in, digest);
-    if (at < 0) {
-        at = 0;
-        for (int i = 1; i < ENTRY_COUNT; i++)
-            if (in.times[i] < in.times[at]) at = i;
-        if (in.times[at] > in.lost_ms) in.lost_ms = in.times[at];
-    }
-    set_entry(&in, at, digest, time_ms, place);
-    write_bucket(table, digest, &in);
+    mq_dedup_entries in;
+    mq_dedup_read(table, digest, now_ms, &in);
+    mq_dedup_enter(&in, digest, time_ms, place);
+    mq_dedup_write(table, digest, &in);
 }
 
 void mq_dedup_doubt(mq_dedup *table, const uint8_t *digest, int64_t until_ms, int64_t now_ms) {
-    bucket in;
-    read_bucket(table, digest, now_ms, &in);
+    mq_dedup_entries in;
+    mq_dedup_read(table, digest, now_ms, &in);
     if (until_ms > in.lost_ms) in.lost_ms = until_ms;
-    int at = entry_of(&in, digest);
-    if (at >= 0) set_entry(&in, at, FREE, 0, 0);
-    write_bucket(table, digest, &in);
+    mq_dedup_forget(&in, digest);
+    mq_dedup_write(table, digest, &in);
 }
 
 void mq_dedup_drop(mq_dedup *table, const uint8_t *digest, int64_t now_ms) {
-    bucket in;
-    read_bucket(table, digest, now_ms, &in);
-    int at = entry_of(&in, digest);
-    if (at < 0) return;
-    set_entry(&in, at, FREE, 0, 0);
-    write_bucket(table, digest, &in);
+    mq_dedup_entries in;
+    mq_dedup_read(table, digest, now_ms, &in);
+    mq_dedup_forget(&in, digest);
+    mq_dedup_write(table, digest, &in);
 }

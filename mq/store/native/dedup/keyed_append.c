@@ -75,19 +75,20 @@ static int may_be_before(const mq_dedup *table, const mq_keyed_message *message,
     return 0;
 }
 
-static int is_new(const mq_dedup *table, const uint8_t *digest, const mq_keyed_message *message,
-                  int64_t now_ms) {
+static int is_new(const mq_dedup *table, const mq_dedup_entries *in, const uint8_t *digest,
+                  const mq_keyed_message *message, int64_t now_ms) {
     int64_t begin_ms = now_ms - message->window_ms;
     int64_t end;
-    int said = mq_dedup_look(table, digest, begin_ms, now_ms, &end);
+    int said = mq_dedup_seek(table, in, digest, begin_ms, &end);
     return said == MQ_DEDUP_NEW || (said == MQ_DEDUP_ASK && !may_be_before(table, message, begin_ms, end));
 }
 
-/* The lock is held, and the key is new. */
-static int append(mq_dedup *table, const uint8_t *digest, int64_t now_ms, mq_log *log,
+/* The lock is held, and the key is new in its bucket. */
+static int append(mq_dedup *table, mq_dedup_entries *in, const uint8_t *digest, int64_t now_ms, mq_log *log,
                   const mq_keyed_message *of, const char *properties, int64_t properties_size,
                   mq_receipt *receipt) {
-    mq_dedup_put(table, digest, now_ms, MQ_DEDUP_CLAIMED, now_ms);
+    mq_dedup_enter(in, digest, now_ms, MQ_DEDUP_CLAIMED);
+    mq_dedup_write(table, digest, in);
     mq_fail_at(MQ_FAIL_KEY_CLAIMED);
     int result = mq_append(log, of->queue, of->topics_version, of->flag, of->sys_flag, of->body,
                            of->body_size, properties, properties_size, NULL, NULL, receipt);
@@ -95,9 +96,11 @@ static int append(mq_dedup *table, const uint8_t *digest, int64_t now_ms, mq_log
     if (!result) {
         /* The append may have taken long: it counts from when it is stored, in the index too. */
         int64_t stored_ms = mq_linux_now_ms();
-        mq_dedup_put(table, digest, stored_ms > now_ms ? stored_ms : now_ms, receipt->log_offset, now_ms);
+        mq_dedup_enter(in, digest, stored_ms > now_ms ? stored_ms : now_ms, receipt->log_offset);
+        mq_dedup_write(table, digest, in);
     } else if (result != MQ_IO) { /* after which the claim has the index asked */
-        mq_dedup_drop(table, digest, now_ms);
+        mq_dedup_forget(in, digest);
+        mq_dedup_write(table, digest, in);
     }
     mq_fail_at(MQ_FAIL_KEY_MARKED);
     return result;
@@ -106,17 +109,20 @@ static int append(mq_dedup *table, const uint8_t *digest, int64_t now_ms, mq_log
 int mq_dedup_append(mq_dedup *table, mq_log *log, const mq_keyed_message *message, mq_receipt *receipt) {
     char properties[PROPERTIES_ROOM];
     uint8_t digest[MQ_DEDUP_DIGEST_SIZE];
-    int64_t size = add_key(message, properties);
-    if (!size ||
-        mq_dedup_digest(message->topic, message->topic_size, "key", message->key, message->key_size, digest))
+    mq_dedup_entries in;
+    if (mq_dedup_digest(message->topic, message->topic_size, "key", message->key, message->key_size, digest))
         return 1;
+    mq_dedup_expect(table, digest);
+    int64_t size = add_key(message, properties);
+    if (!size) return 1;
     int64_t bucket = mq_dedup_bucket(table, digest);
     if (mq_dedup_lock(table, bucket, 0)) return 1;
     mq_fail_at(MQ_FAIL_KEY_LOCKED);
     int64_t now_ms = mq_linux_now_ms();
     int result = 1;
-    if (is_new(table, digest, message, now_ms))
-        result = append(table, digest, now_ms, log, message, properties, size, receipt);
+    mq_dedup_read(table, digest, now_ms, &in);
+    if (is_new(table, &in, digest, message, now_ms))
+        result = append(table, &in, digest, now_ms, log, message, properties, size, receipt);
     int error = errno;
     mq_dedup_unlock(table, bucket);
     errno = error;
