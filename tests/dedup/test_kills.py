@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import mq
-from mq.store.dedup.table import SentKeys, digest_of
+from mq.store.dedup.table import BUCKET_COUNT, SentKeys, digest_of
 from tests.dedup import dedup_actors
-from tests.support.insides import store_of
+from tests.support.insides import set_dedup_buckets, store_of
 from tests.support.processes.children import Child, call
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 
@@ -87,12 +87,18 @@ def test_a_handler_dies_before_any_line(directory: Path) -> None:
 
 
 @pytest.mark.crash
-def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_path: Path) -> None:
-    """Each key is stored once, and every answered send returned that message."""
+@pytest.mark.parametrize("buckets", [BUCKET_COUNT, 4])
+def test_senders_of_the_same_keys_are_killed_at_any_time(
+    directory: Path, tmp_path: Path, buckets: int
+) -> None:
+    """Each key is stored once, and every answered send returned that message. With few buckets most of them
+    have to go for others."""
     acks, chance, key_count = tmp_path / "acks", random.Random(7), 300
     acks.touch()
     with mq.open(directory, **dedup_actors.SMALL) as broker:
         broker.create_topic("orders", 3)
+        set_dedup_buckets(broker, buckets)
+        mq.Producer(broker, dedup_window=3600).send(dedup_actors.order(b"first"), dedup_key="first")
         killed = 0
         for number in range(ROUNDS):
             arguments = [

@@ -15,15 +15,12 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.once import append_once
 from mq.store.dedup import table as dedup_table
 from mq.store.dedup.table import LEFT, SentKeys, digest_of
-from mq.store.index.find_records import stored
 from mq.store.queue import reader
-from mq.store.store import Store
 from tests.dedup.dedup_actors import SMALL, held, order
 from tests.support.arrivals import wait_for
-from tests.support.insides import dedup_append, log_end, set_dedup_buckets, set_dedup_clock, store_of
+from tests.support.insides import dedup_append, log_end, set_dedup_clock, store_of
 from tests.support.processes.children import call
 
 WINDOW = 3600.0
@@ -48,20 +45,6 @@ def producer_of(broker: mq.Broker, window: float = WINDOW, **options: Any) -> mq
 
 def count_of(broker: mq.Broker) -> int:
     return broker.topic("orders").queues[0].max_offset
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys for which the index was asked."""
-    keys: list[str] = []
-
-    def asking(store: Store, topic: str, key: str, *arguments: Any) -> Iterator[mq.MessageExt]:
-        if topic not in append_once.WAITING_TOPICS:
-            keys.append(key)
-        return stored(store, topic, key, *arguments)
-
-    monkeypatch.setattr(append_once, "stored", asking)
-    return keys
 
 
 def test_a_table_that_was_there_from_the_first_message_on_knows(
@@ -189,17 +172,6 @@ def test_a_delayed_message_counts_from_its_sending_in_the_index_too(directory: P
             set_dedup_clock(broker, partial(int, message.born_time_ms + later))
             again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
             assert (again.msg_id == first.msg_id) == is_first
-
-
-def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]) -> None:
-    set_dedup_buckets(broker, 1)
-    producer = producer_of(broker)
-    results = [producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(50)]
-    for number, result in enumerate(results):
-        again = producer.send(order(b"one"), dedup_key=f"key-{number}")
-        assert again.offset_msg_id == result.offset_msg_id
-    assert count_of(broker) == 50
-    assert len(set(asked)) == 50
 
 
 @pytest.mark.parametrize("stored", [False, True])

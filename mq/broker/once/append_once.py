@@ -210,7 +210,7 @@ class Dedup:
         if first is not None:
             bucket.put(digest, _sent_ms(first), first.log_offset)
         elif at < EVERYWHERE:
-            keys.know_before(self._store.index.files(), WAITING_TOPICS)
+            keys.know_index(WAITING_TOPICS)
         return first
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:

@@ -20,6 +20,7 @@ from mq.fastpath import Guard, bind_keyed, bucket_guard
 from mq.store.directory.file_locks import open_own_file
 from mq.store.directory.layouts import LAYOUTS
 from mq.store.index.find_records import EVERYWHERE
+from mq.store.index.index import IndexFile
 from mq.store.log.reappend import Copies
 from mq.store.native import check, ffi, lib
 from mq.store.os_errors import named_errors
@@ -117,6 +118,7 @@ class SentKeys:
         # Before it is opened: an interrupt may come between the return of the call and the next instruction.
         self._opened = ffi.gc(ffi.new("mq_dedup **"), lib.mq_dedup_free)
         self.kept: list[Any] = [self._opened]
+        self._known_files: list[IndexFile] | None = None
         store.detach_with(self._forked)
         with named_errors(self.path):
             self._fd = open_own_file(self.path)
@@ -169,16 +171,19 @@ class SentKeys:
         head = HEADER.pack(STAMP, epoch, boot_id(), count, since_ms, since_end, 0)[:-CHECK_SIZE]
         os.pwrite(self._fd, head + xxhash.xxh3_64_digest(head), 0)
 
-    def know_before(self, files: Sequence[Any], waiting_topics: Sequence[str]) -> None:
-        """Have these files of the index, which know all that was sent before the table was made, looked into
-        without asking; messages of any topic may wait in those topics. Once is enough."""
-        if len(self.kept) > 1:
+    def know_index(self, waiting_topics: Sequence[str]) -> None:
+        """Have the index as it is looked into without asking, and what its files get from now on; messages of
+        any topic may wait in those topics."""
+        end = self._store.word(lib.MQ_INDEXED_END)  # before the files, which have what lies below
+        files = self._store.index.files()
+        if files == self._known_files:
             return
         handles = ffi.new("mq_index *[]", [file.handle for file in files])
         names = [ffi.new("char[]", topic.encode()) for topic in waiting_topics]
         topics = ffi.new("char *[]", names)
         self.kept += [handles, names, topics, *files]
-        lib.mq_dedup_know_before(self._table, handles, len(files), topics, len(names))
+        lib.mq_dedup_know_index(self._table, handles, len(files), topics, len(names), end)
+        self._known_files = files
 
     def number(self, digest: bytes) -> int:
         """Of the bucket of a key."""

@@ -15,20 +15,22 @@ enum { MQ_DEDUP_STRIPES = 64, MQ_DEDUP_ENTRY_COUNT = 7 };
 typedef struct {
     uint64_t check;
     int64_t lost_ms;
-    int64_t unused[2];
+    int64_t gone_ms;
+    int64_t gone_end;
     uint8_t digests[MQ_DEDUP_ENTRY_COUNT][MQ_DEDUP_DIGEST_SIZE];
     int64_t times[MQ_DEDUP_ENTRY_COUNT];
     int64_t places[MQ_DEDUP_ENTRY_COUNT];
 } mq_dedup_entries;
 
-/* See mq_dedup_know_before. */
-typedef struct {
+/* See mq_dedup_know_index. */
+typedef struct mq_dedup_index {
     mq_index *const *files;
     int32_t file_count;
     const char *const *topics;
     int32_t topic_count;
-    int64_t end; /* the table's since_end */
-} mq_dedup_before;
+    int64_t end;
+    struct mq_dedup_index *older; /* another thread may be looking into it */
+} mq_dedup_index;
 
 struct mq_dedup {
     uint8_t *bytes;
@@ -37,14 +39,11 @@ struct mq_dedup {
     _Atomic(int64_t) *locks; /* of the buckets, behind them */
     int64_t owner;           /* the number of this opening */
     _Atomic int fd;          /* -1: closed */
-    _Atomic(mq_dedup_before *) before;
+    _Atomic(mq_dedup_index *) index;
     _Atomic uint32_t stripes[MQ_DEDUP_STRIPES]; /* 0 free, 1 taken, 2 taken and waited for */
 };
 
-/* since_end of the table; -1 where its header is not believed. */
-int64_t mq_dedup_since_end(const mq_dedup *table);
-
-/* Have the bucket of a digest in reach: it is looked at soon. */
+/* Have the bucket of a digest and its lock in reach: they are looked at soon. */
 void mq_dedup_expect(const mq_dedup *table, const uint8_t *digest);
 
 /* What mq_dedup_look, put and drop do, in steps: the holder of the lock reads the bucket, looks, changes and

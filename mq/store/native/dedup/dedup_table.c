@@ -86,7 +86,10 @@ void mq_dedup_free(mq_dedup **opened) {
     mq_dedup *table = *opened;
     if (!table) return;
     munmap(table->bytes, (size_t)table->size);
-    free(table->before);
+    for (mq_dedup_index *older, *index = table->index; index; index = older) {
+        older = index->older;
+        free(index);
+    }
     free(table);
     *opened = NULL;
 }
@@ -200,6 +203,7 @@ static uint64_t check_of_bucket(const mq_dedup_entries *of) {
 
 void mq_dedup_expect(const mq_dedup *table, const uint8_t *digest) {
     const uint8_t *bytes = (const uint8_t *)bucket_of(table, digest);
+    __builtin_prefetch((const void *)&table->locks[mq_dedup_bucket(table, digest)], 1);
     for (int i = 0; i < MQ_DEDUP_BUCKET_SIZE; i += 64) __builtin_prefetch(bytes + i, 1);
 }
 
@@ -229,13 +233,25 @@ static void set_entry(mq_dedup_entries *of, int at, const uint8_t *digest, int64
     of->places[at] = place;
 }
 
+/* Take note of an entry that has to go: the index is asked from now on where it may count. */
+static void let_go(mq_dedup_entries *in, int at) {
+    int64_t time_ms = in->times[at];
+    int64_t place = in->places[at];
+    if (place < 0 || place >= EVERYWHERE) { /* a claim that was left: its message may lie anywhere */
+        if (time_ms > in->lost_ms) in->lost_ms = time_ms;
+        return;
+    }
+    if (time_ms > in->gone_ms) in->gone_ms = time_ms;
+    if (place >= in->gone_end) in->gone_end = place + 1;
+}
+
 void mq_dedup_enter(mq_dedup_entries *in, const uint8_t *digest, int64_t time_ms, int64_t place) {
     int at = entry_of(in, digest);
     if (at < 0) {
         at = 0;
         for (int i = 1; i < MQ_DEDUP_ENTRY_COUNT; i++)
             if (in->times[i] < in->times[at]) at = i;
-        if (in->times[at] > in->lost_ms) in->lost_ms = in->times[at];
+        if (memcmp(in->digests[at], FREE, MQ_DEDUP_DIGEST_SIZE)) let_go(in, at);
     }
     set_entry(in, at, digest, time_ms, place);
 }
@@ -250,11 +266,6 @@ static int read_header(const mq_dedup *table, header *out) {
     return out->check == check_of(out, sizeof *out - CHECK_SIZE);
 }
 
-int64_t mq_dedup_since_end(const mq_dedup *table) {
-    header head;
-    return read_header(table, &head) ? head.since_end : -1;
-}
-
 int mq_dedup_seek(const mq_dedup *table, const mq_dedup_entries *in, const uint8_t *digest, int64_t begin_ms,
                   int64_t *at) {
     header head;
@@ -262,8 +273,9 @@ int mq_dedup_seek(const mq_dedup *table, const mq_dedup_entries *in, const uint8
     *at = EVERYWHERE;
     if (i < 0) {
         if (in->lost_ms >= begin_ms || !read_header(table, &head)) return MQ_DEDUP_ASK;
-        *at = head.since_end;
-        return head.since_ms > begin_ms ? MQ_DEDUP_ASK : MQ_DEDUP_NEW;
+        *at = in->gone_ms >= begin_ms ? in->gone_end : 0;
+        if (head.since_ms > begin_ms && head.since_end > *at) *at = head.since_end;
+        return *at > 0 ? MQ_DEDUP_ASK : MQ_DEDUP_NEW;
     }
     /* The process that died may have been stopped long before it stored the message. */
     if (in->places[i] == MQ_DEDUP_CLAIMED) return MQ_DEDUP_LEFT;

@@ -17,9 +17,10 @@
  * From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose its bucket:
  *
  *          0     8  check        XXH3 of what follows: a bucket half written, or flipped, is not believed
- *          8     8  lost_ms      of what was sent until then some is not here: an entry had to go for another
- *                                one, or a message was stored without a look at the table
- *         16    16  -
+ *          8     8  lost_ms      of what was sent until then some is not here, and may lie anywhere: it was
+ *                                stored without a look at the table
+ *         16     8  gone_ms      of what was sent until then some had to go for other entries
+ *         24     8  gone_end     where it lies: below this log offset
  *         32   112  digests      7 XXH3-128 of topic and key; zeros: free
  *        144    56  times        7, ms: when it was sent, or was about to be
  *        200    56  places       7 log offsets; -1: claimed by a sender that has not come back
@@ -28,22 +29,23 @@
  * free.
  *
  * A sender that looks a key up has the lock of its bucket, from before it looks until what it stored is
- * marked. It is taken and given back by one atomic exchange, some 10 ns, where a lock of the kernel costs two
- * system calls, twice what an append does. An owner is an opening of this file by a broker. It draws its
- * number by chance, and keeps the byte of this number, far behind the end of the file, under an open file
- * description lock as long as it is open, which the kernel drops when the process dies, however it dies. So
- * who finds a lock taken asks the kernel for the owner, and takes the lock over from one that is gone. No number
- * is drawn twice, and a word that is no number is nobody's. The threads of a broker, which has one number, wait
- * for each other by words in memory. So a claim that is found by its next reader is always a dead one's, and
- * says: look whether the message was stored.
+ * marked. It is taken and given back by one atomic exchange, some 10 ns, where a lock of the kernel costs
+ * two system calls, twice what an append does. An owner is an opening of this file by a broker. It draws
+ * its number by chance, and keeps the byte of this number, far behind the end of the file, under an open
+ * file description lock as long as it is open, which the kernel drops when the process dies, however it
+ * dies. So who finds a lock taken asks the kernel for the owner, and takes the lock over from one that is
+ * gone. No number is drawn twice, and a word that is no number is nobody's. The threads of a broker, which
+ * has one number, wait for each other by words in memory. So a claim that is found by its next reader is
+ * always a dead one's, and says: look whether the message was stored.
  *
- * A robust mutex would take as little time; but it holds pointers, which are not to be read from a file, and
- * has to be given back by the thread that took it. The locks are apart from the buckets since the table may be
- * made anew while others use it, who keep what they have.
+ * A robust mutex would take as little time; but it holds pointers, which are not to be read from a file,
+ * and has to be given back by the thread that took it. The locks are apart from the buckets since the table
+ * may be made anew while others use it, who keep what they have.
  *
- * A key that is not found was not sent within a window if the window begins after since_ms and after lost_ms.
- * Otherwise the index has the answer: all of it after an entry was lost; for a window that begins before the
- * table was made, what lies below since_end. Which makes it safe to lose any bucket, or the file.
+ * A key that is not found was not sent within a window if the window begins after since_ms, lost_ms and
+ * gone_ms. Otherwise the index has the answer: all of it for what was lost; what lies below gone_end for what
+ * had to go; for a window that begins before the table was made, what lies below since_end. Which makes it
+ * safe to lose any bucket, or the file.
  */
 enum {
     MQ_DEDUP_LAYOUT = 3, /* raised when a field moves */

@@ -37,50 +37,63 @@ static int64_t add_key(const mq_keyed_message *of, char *room) {
     return of->properties_size + added;
 }
 
-void mq_dedup_know_before(mq_dedup *table, mq_index *const *files, int32_t file_count,
-                          const char *const *waiting_topics, int32_t topic_count) {
-    mq_dedup_before *none = NULL;
-    mq_dedup_before *made = malloc(sizeof *made);
+void mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
+                         const char *const *waiting_topics, int32_t topic_count, int64_t end) {
+    mq_dedup_index *made = malloc(sizeof *made);
     if (!made) return;
-    *made = (mq_dedup_before){files, file_count, waiting_topics, topic_count, mq_dedup_since_end(table)};
-    if (!atomic_compare_exchange_strong(&table->before, &none, made)) free(made);
+    *made = (mq_dedup_index){files, file_count, waiting_topics, topic_count, end, atomic_load(&table->index)};
+    while (!atomic_compare_exchange_weak(&table->index, &made->older, made));
 }
 
-static int may_hold(const mq_dedup_before *before, const char *topic, int64_t topic_size,
-                    const mq_keyed_message *message, int64_t begin_ms) {
+/* Whether what is known of the index has every record below a log offset. The last file may have grown since,
+ * or be followed by another one, or be gone: it says itself how far it has come. */
+static int has_all(const mq_dedup_index *in, const mq_log *log, int64_t end) {
+    mq_index_state last;
+    if (end <= in->end) return 1;
+    if (!in->file_count || end > mq_control_get(log->control, MQ_INDEXED_END)) return 0;
+    mq_index_get_state(in->files[in->file_count - 1], &last);
+    return end <= last.end_log_offset; /* of that record itself, some keys may not be there */
+}
+
+/* Whether a message of a topic may have the key, and lie below a log offset. */
+static int may_hold(const mq_dedup_index *in, const char *topic, int64_t topic_size,
+                    const mq_keyed_message *message, int64_t begin_ms, int64_t end) {
     int32_t hash = mq_index_hash(topic, topic_size, message->key, message->key_size);
     int64_t places[FOUND_AT_ONCE];
-    for (int32_t i = 0; i < before->file_count; i++) {
+    mq_index_state state;
+    for (int32_t i = in->file_count - 1; i >= 0; i--) {
         int32_t unit = 0;
+        mq_index_get_state(in->files[i], &state);
+        if (state.units > 0 && state.end_time < begin_ms) break;
         do {
-            int count = mq_index_find(before->files[i], hash, begin_ms > 0 ? begin_ms : 0, INT64_MAX, &unit,
+            int count = mq_index_find(in->files[i], hash, begin_ms > 0 ? begin_ms : 0, INT64_MAX, &unit,
                                       FOUND_AT_ONCE, places);
             if (count < 0) return 1;
             for (int at = 0; at < count; at++)
-                if (places[at] < before->end) return 1;
+                if (places[at] < end) return 1;
         } while (unit);
     }
     return 0;
 }
 
-/* Whether a message of this key may have been stored before the table was made. */
-static int may_be_before(const mq_dedup *table, const mq_keyed_message *message, int64_t begin_ms,
-                         int64_t end) {
-    const mq_dedup_before *before = atomic_load(&table->before);
-    if (!before || before->end != end) return 1;
-    if (may_hold(before, message->topic, message->topic_size, message, begin_ms)) return 1;
-    for (int32_t i = 0; i < before->topic_count; i++)
-        if (may_hold(before, before->topics[i], (int64_t)strlen(before->topics[i]), message, begin_ms))
-            return 1;
+/* Whether a message of this key may have been stored below a log offset. */
+static int may_be_below(const mq_dedup *table, const mq_log *log, const mq_keyed_message *message,
+                        int64_t begin_ms, int64_t end) {
+    const mq_dedup_index *in = atomic_load(&table->index);
+    if (!in || !has_all(in, log, end)) return 1;
+    if (may_hold(in, message->topic, message->topic_size, message, begin_ms, end)) return 1;
+    for (int32_t i = 0; i < in->topic_count; i++)
+        if (may_hold(in, in->topics[i], (int64_t)strlen(in->topics[i]), message, begin_ms, end)) return 1;
     return 0;
 }
 
-static int is_new(const mq_dedup *table, const mq_dedup_entries *in, const uint8_t *digest,
+static int is_new(const mq_dedup *table, const mq_log *log, const mq_dedup_entries *in, const uint8_t *digest,
                   const mq_keyed_message *message, int64_t now_ms) {
     int64_t begin_ms = now_ms - message->window_ms;
     int64_t end;
     int said = mq_dedup_seek(table, in, digest, begin_ms, &end);
-    return said == MQ_DEDUP_NEW || (said == MQ_DEDUP_ASK && !may_be_before(table, message, begin_ms, end));
+    return said == MQ_DEDUP_NEW ||
+           (said == MQ_DEDUP_ASK && !may_be_below(table, log, message, begin_ms, end));
 }
 
 /* The lock is held, and the key is new in its bucket. */
@@ -95,8 +108,8 @@ static int append(mq_dedup *table, mq_dedup_entries *in, const uint8_t *digest, 
     mq_fail_at(MQ_FAIL_KEY_APPENDED);
     if (!result) {
         /* The append may have taken long: it counts from when it is stored, in the index too. */
-        int64_t stored_ms = mq_linux_now_ms();
-        mq_dedup_enter(in, digest, stored_ms > now_ms ? stored_ms : now_ms, receipt->log_offset);
+        int64_t stored_ms = receipt->store_time > now_ms ? receipt->store_time : now_ms;
+        mq_dedup_enter(in, digest, stored_ms, receipt->log_offset);
         mq_dedup_write(table, digest, in);
     } else if (result != MQ_IO) { /* after which the claim has the index asked */
         mq_dedup_forget(in, digest);
@@ -121,7 +134,7 @@ int mq_dedup_append(mq_dedup *table, mq_log *log, const mq_keyed_message *messag
     int64_t now_ms = mq_linux_now_ms();
     int result = 1;
     mq_dedup_read(table, digest, now_ms, &in);
-    if (is_new(table, &in, digest, message, now_ms))
+    if (is_new(table, log, &in, digest, message, now_ms))
         result = append(table, &in, digest, now_ms, log, message, properties, size, receipt);
     int error = errno;
     mq_dedup_unlock(table, bucket);

@@ -25,8 +25,8 @@ typedef struct {
  * same. */
 int mq_dedup_append(mq_dedup *table, mq_log *log, const mq_keyed_message *message, mq_receipt *receipt);
 
-/* What the index has of the time before the table: `files`, which know every record below the table's
- * since_end, and the topics in which messages of another topic wait. All that this points to stays as it is
- * until mq_dedup_free. The first call counts. */
-void mq_dedup_know_before(mq_dedup *table, mq_index *const *files, int32_t file_count,
-                          const char *const *waiting_topics, int32_t topic_count);
+/* Where to look for what is not in the table: `files` of the index, the oldest first, which have every record
+ * below `end`, and more once they have grown; and the topics in which messages of another topic wait. All
+ * that this points to stays as it is until mq_dedup_free. The last call counts. */
+void mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
+                         const char *const *waiting_topics, int32_t topic_count, int64_t end);
