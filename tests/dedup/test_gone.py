@@ -64,15 +64,25 @@ def test_new_keys_need_not_be_asked_for_when_others_had_to_go(
     assert other.send(order(b"later"), dedup_key="key-1").offset_msg_id != results[1].offset_msg_id
 
 
-def test_what_had_to_go_is_found_in_an_index_that_is_gone_and_made_anew(broker: LocalBroker) -> None:
-    """Under a broker that has its old files in memory."""
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_had_to_go_is_found_in_files_of_the_index_that_others_made(
+    broker: LocalBroker, is_lost: bool
+) -> None:
+    """By a broker that has the earlier files in memory, the last of which is full by then, or lost."""
     set_dedup_buckets(broker, 1)
-    producer = producer_of(broker)
-    results = [producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(100)]
-    for path in (broker.path / "index").iterdir():
-        path.unlink()
-    with mq.open(broker.path, **SMALL):
-        results += [producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(100, 200)]
-        for number, result in enumerate(results):
+    producer = producer_of(broker)  # Its later sends are one call of C.
+    results = [
+        producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(100 if is_lost else 500)
+    ]
+    (file,) = store_of(broker).index.files()
+    if is_lost:
+        file.path.unlink()
+    with mq.open(broker.path, **SMALL) as other, producer_of(other) as others:
+        results += [
+            others.send(order(b"one"), dedup_key=f"key-{number}")
+            for number in range(len(results), len(results) + 100)
+        ]
+        other.query("orders", "key-0")  # which has all of them indexed
+        for number, result in reversed(list(enumerate(results))[-150:]):
             again = producer.send(order(b"again"), dedup_key=f"key-{number}")
             assert again.offset_msg_id == result.offset_msg_id
