@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import time
 from pathlib import Path
 
 import mq
 from mq.broker.local import LocalBroker
 from mq.broker.topics.config import Topics
+from mq.store.dedup.table import BUCKET_COUNT, LOCK_SIZE
 from mq.store.directory.file_locks import FLOCK
 from mq.store.native import lib
 from mq.store.shared.group_file import CHANGING_BYTE, READY_BYTE
@@ -26,7 +28,7 @@ OWN_FILES = {
     "filters.lock": WHOLE,
     "offsets": WHOLE,
     "redrive": WHOLE,
-    "dedup": WHOLE,
+    "dedup": ((0, 1 << 62),),  # the bytes of those that have it open lie behind
     "gate": ((0, 1),),
     "transactions": ((MAKING_BYTE, 1), (UNLISTED_BYTE, 1)),
 }
@@ -44,7 +46,10 @@ def look(broker: LocalBroker) -> None:
     for path in (own / "once").glob("*"):
         files[path] = WHOLE
     deadline = time.monotonic() + PATIENCE
-    while held := [f"{path} from byte {at}" for path, ranges in files.items() for at in _held(path, ranges)]:
+    while held := [
+        *(f"{path} from byte {at}" for path, ranges in files.items() for at in _held(path, ranges)),
+        *(f"the keys of bucket {number}" for number in _held_buckets(own / "dedup")),
+    ]:
         assert time.monotonic() < deadline, f"still locked: {held}"
         time.sleep(0.001)
     while half_done := _half_done(broker):
@@ -71,6 +76,13 @@ def _held(path: Path, ranges: tuple[tuple[int, int], ...]) -> list[int]:
         return [begin for begin, size in ranges if _is_held(fd, begin, size)]
     finally:
         os.close(fd)
+
+
+def _held_buckets(path: Path) -> list[int]:
+    if not path.exists():
+        return []
+    locks = path.read_bytes()[-LOCK_SIZE * BUCKET_COUNT :]
+    return [number for number, (owner,) in enumerate(struct.iter_unpack("=q", locks)) if owner]
 
 
 def _is_held(fd: int, begin: int, size: int) -> bool:
