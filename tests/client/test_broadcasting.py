@@ -32,7 +32,7 @@ def broadcasting(path: Path, **options: Any) -> dict[str, Any]:
 
 
 def file_of(path: Path, client_id: str) -> Path:
-    return path / "memory" / "g" / client_id / "offsets.json"
+    return path / "memory-0" / "g" / client_id / "offsets.json"  # of a group that was never deleted
 
 
 def offsets_in(file: Path) -> dict[int, int]:
