@@ -118,6 +118,7 @@ def test_dead_members_do_not_keep_it(
 
 def test_a_member_that_joins_meanwhile_has_all_its_offsets(broker: LocalBroker) -> None:
     """Either it came first, and the group stays, or it is the first of a new one."""
+    broker.group(GROUP).delete()  # The one of the fixture: the thread may begin late.
     is_over = threading.Event()
 
     def delete() -> None:
