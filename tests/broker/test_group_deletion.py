@@ -128,7 +128,7 @@ def test_a_member_that_joins_meanwhile_has_all_its_offsets(broker: LocalBroker) 
     thread = threading.Thread(target=delete)
     thread.start()
     try:
-        for number in range(200):
+        for number in range(20):
             membership = join(broker)
             claim = membership.claim(QUEUES[0])
             assert claim is not None
