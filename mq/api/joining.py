@@ -64,7 +64,7 @@ def check_unused(group: str, members: Sequence[Member]) -> None:
 
 
 def _place(member: Member) -> str:
-    """Where a member is; who is asked about a cluster does not know the process."""
+    """Where a member is. The brokers of a cluster do not tell its process."""
     return f"pid {member.pid} on {member.host}" if member.pid else member.host
 
 

@@ -196,6 +196,16 @@ def test_of_a_large_body_the_header_alone_is_kept() -> None:
     assert (reader.size, reader.partial_size) == (10, 10)
 
 
+def test_frames_that_are_complete_are_no_part_of_one() -> None:
+    small = encode(Frame(10, {"topic": "orders"}, b"x"))
+    reader = FrameReader()
+    reader.add(small * 1000 + small[:7])
+    assert reader.partial_size == 0
+    for _ in range(1000):
+        assert reader.next() is not None
+    assert reader.partial_size == 7
+
+
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), INT32), max_size=5))
 def test_batches_survive_a_round_trip(messages: list[tuple[bytes, bytes, int]]) -> None:
     assert decode_batch(encode_batch(messages)) == messages

@@ -174,7 +174,10 @@ class FrameReader:
 
     @property
     def partial_size(self) -> int:
-        """How much of a frame has come that is not complete; of one whose body is dropped, all of it."""
+        """How much has come of the frame that is not complete; 0 if one is. Of a body that is dropped, all
+        of it counts."""
+        if self.is_ready:
+            return 0
         return self._dropping.dropped_size if self._dropping is not None else self.size
 
     @property
