@@ -1,20 +1,25 @@
 """Held pulls, which wait for a message (RocketMQ's PullRequestHoldService), without a thread or timer of
 their own.
 
-One thread waits with the broker's Waiter (mq.api.waiter) for all queues of held pulls, so a message from any
-process answers a pull. When it wakes, the loop checks the ends of these queues and retries the pulls that may
-find a message. The same thread detects changes of members.
+One thread waits with the broker's Waiter (mq.api.waiter) for all positions of held pulls, so a message from
+any process answers a pull. When it wakes, the loop checks the ends of the queues and retries the pulls that
+may find a message. The same thread detects changes of members.
+
+Most pulls end without a message and come again with the same offset. So these cost next to nothing: the times
+at which pulls end are rounded up, so that one wake answers many, and a pull wakes the thread only if the
+thread would miss it otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from mq.api.broker import Broker
 from mq.api.results import MessageQueue
@@ -29,20 +34,23 @@ log = logging.getLogger("mq.remoting")
 
 SLEEP_SECONDS = 10.0  # at most
 AFTER_ERROR_SECONDS = 1.0
-Wakes = frozenset[int] | bytes | None
+ENDS_SECONDS = 0.25  # between two wakes to answer pulls whose time is over; RocketMQ has 5 s
+# A queue, the offset of the next message, and the messages that may wake the pull: see Waiter.
+Position = tuple[MessageQueue, int, frozenset[int] | bytes | None]
 
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A held pull. The loop calls `again`, with True once its time is over."""
+    """A held pull. The loop calls `again`, with True once its time is over.
 
-    queue: MessageQueue
-    offset: int
-    wakes: Wakes  # the messages that may wake it: see Waiter
+    position: what it waits for; None if it waits for a queue instead of a message: see wake_blind.
+    deadline: by monotonic(); math.inf if there is none.
+    """
+
+    position: Position | None
     deadline: float
     again: Callable[[bool], object]
     holds: set[object]  # the held pulls of its connection; contains this one while it waits
-    is_blind: bool = False  # waits for a queue instead of a message: see wake_blind
 
 
 class Holding:
@@ -59,10 +67,15 @@ class Holding:
         self._events = events
         self._members = members
         self._waiter = broker.waiter()
-        self._held: dict[MessageQueue, set[Held]] = {}
+        self._held: dict[Position | None, set[Held]] = {}
+        self._ending: dict[float, set[Held]] = {}  # by the rounded deadline
         self._count = 0
         self._count_max = count_max
         self._versions: list[tuple[Versioned, int]] = []  # of members, at the last check
+        # What the thread waits for, or waited for last. Empty and inf while it finds that out.
+        self._awaited: frozenset[Position | None] = frozenset()
+        self._until = math.inf
+        self._checked_at = 0.0  # all queues
         self._seen = threading.Condition()
         self._is_looked_at = True
         self._is_closed = False
@@ -79,20 +92,22 @@ class Holding:
     def hold(self, held: Held) -> None:
         """Hold a pull."""
         held.holds.add(held)
-        self._held.setdefault(held.queue, set()).add(held)
+        self._held.setdefault(held.position, set()).add(held)
+        end = _rounded(held.deadline)
+        if end < math.inf:
+            self._ending.setdefault(end, set()).add(held)
         self._count += 1
-        self._waiter.wakeup()
+        if end < self._until or held.position not in self._awaited:
+            self._waiter.wakeup()
 
     def drop(self, held: Held) -> bool:
         """Stop holding a pull; returns whether it was held."""
-        of_queue = self._held.get(held.queue)
-        if of_queue is None or held not in of_queue:
+        if held not in held.holds:
             return False
-        of_queue.discard(held)
         held.holds.discard(held)
+        _discard(self._held, held.position, held)
+        _discard(self._ending, _rounded(held.deadline), held)
         self._count -= 1
-        if not of_queue:
-            del self._held[held.queue]
         return True
 
     def drop_all(self, holds: set[object]) -> None:
@@ -107,25 +122,32 @@ class Holding:
 
     def wake_blind(self) -> None:
         """Retry the pulls that wait for a queue. Called by the loop."""
-        for of_queue in list(self._held.values()):
-            for held in list(of_queue):
-                if held.is_blind:
-                    self.drop(held)
-                    held.again(False)
+        self._retry(list(self._held.get(None, ())), is_over=False)
 
     def look(self) -> None:
         """Retry the pulls that may find a message, or whose time is over."""
         now = monotonic()
-        for queue in list(self._held):
-            try:
-                end = self._broker.max_offset(queue)
-            except (MQError, ValueError):
-                end = None  # The queue is gone: the pull determines the answer.
-            for held in list(self._held.get(queue, ())):
-                is_over = now >= held.deadline
-                if is_over or (not held.is_blind and (end is None or end != held.offset)):
-                    self.drop(held)
-                    held.again(is_over)
+        for end in [end for end in self._ending if end <= now]:
+            self._retry(list(self._ending.get(end, ())), is_over=True)
+        if self._until <= now < self._checked_at + SLEEP_SECONDS:
+            return  # The thread woke for these. If there is a message as well, its next wait ends at once.
+        self._checked_at = now
+        ends = {position[0]: self._end(position[0]) for position in list(self._held) if position is not None}
+        for position in list(self._held):
+            # Where the queue is gone, the pull determines the answer.
+            if position is not None and ends.get(position[0]) != position[1]:
+                self._retry(list(self._held.get(position, ())), is_over=False)
+
+    def _end(self, queue: MessageQueue) -> int | None:
+        try:
+            return self._broker.max_offset(queue)
+        except (MQError, ValueError):
+            return None
+
+    def _retry(self, pulls: list[Held], *, is_over: bool) -> None:
+        for held in pulls:
+            if self.drop(held):
+                held.again(is_over)
 
     def close(self) -> None:
         """End the thread. Must not be called by the loop."""
@@ -156,13 +178,13 @@ class Holding:
                     self._seen.wait(SLEEP_SECONDS)
 
     def _sleep(self) -> None:
-        positions, deadline = [], monotonic() + SLEEP_SECONDS
-        for of_queue in list(self._held.values()):
-            for held in list(of_queue):
-                deadline = min(deadline, held.deadline)
-                if not held.is_blind:
-                    positions.append((held.queue, held.offset, held.wakes))
-        self._waiter.wait(positions, self._versions, max(0.0, deadline - monotonic()))
+        # A pull that is held from here on wakes this thread, until it is known what the thread waits for.
+        self._awaited, self._until = frozenset(), math.inf
+        positions = [position for position in list(self._held) if position is not None]
+        self._until = min(list(self._ending), default=math.inf)
+        self._awaited = frozenset((None, *positions))
+        timeout = min(SLEEP_SECONDS, self._until - monotonic())
+        self._waiter.wait(positions, self._versions, max(0.0, timeout))
 
     def _look(self) -> None:
         try:
@@ -173,3 +195,16 @@ class Holding:
             with self._seen:
                 self._is_looked_at = True
                 self._seen.notify_all()
+
+
+def _rounded(deadline: float) -> float:
+    """When a pull of this deadline is answered."""
+    return deadline if deadline == math.inf else math.ceil(deadline / ENDS_SECONDS) * ENDS_SECONDS
+
+
+def _discard(table: dict[Any, set[Held]], key: Position | float | None, held: Held) -> None:
+    of_key = table.get(key)
+    if of_key is not None:
+        of_key.discard(held)
+        if not of_key:
+            del table[key]

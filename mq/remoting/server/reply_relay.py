@@ -130,7 +130,7 @@ class ReplyRelay:
         def again(_: bool) -> None:
             self._workers.submit(self, partial(self._read, queue, puller, offset))
 
-        self._holding.hold(Held(queue, offset, None, math.inf, again, self._holds))
+        self._holding.hold(Held((queue, offset, None), math.inf, again, self._holds))
 
     def _read(self, queue: MessageQueue, puller: Puller, offset: int) -> None:
         """Push what was stored since the offset."""

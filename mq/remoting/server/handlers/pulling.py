@@ -169,9 +169,8 @@ class Pull:
                 " held_pulls and held_pulls_total of serve()",
             )
         self.call.frame.fields = {}  # decoded already; a held pull needs no more memory than it must
-        held = Held(
-            self.queue, self.offset, self.selection.wakes, self.deadline, self._again, holds, is_blind
-        )
+        position = None if is_blind else (self.queue, self.offset, self.selection.wakes)
+        held = Held(position, self.deadline, self._again, holds)
         if served.events.is_current:
             served.holding.hold(held)
         else:
