@@ -3,13 +3,13 @@
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. LogHandle and what it makes
 call the data plane (mq/store/native), through addresses that the store hands in; DelayedRecords is how they
-store a delayed message. HalfMessages is to half messages and their ends what LogHandle is to messages. survey
-and pack go over a batch. Sender is the base of mq.Producer, whose send does the usual message in C;
-TransactionSender, with Transactor, is that of mq.TransactionProducer, and TransactionFields that of
+store a delayed message. HalfMessages is to half messages and their ends what LogHandle is to messages.
+survey, pack and unpack go over a batch. Sender is the base of mq.Producer, whose send does the usual message
+in C; TransactionSender, with Transactor, is that of mq.TransactionProducer, and TransactionFields that of
 mq.Transaction. Guards are locks that no exception leaves locked. while_unchanged gives messages while a queue
 is owned, commit_slot commits then. HandedOver is a method that another thread does, which no interrupt comes
-before. keyed_appender makes what stores a message under a
-dedup key. What the classes in Python need is in classes.py.
+before. keyed_appender makes what stores a message under a dedup key. What the classes in Python need is in
+classes.py.
 """
 
 from mq.fastpath._objects import (
@@ -49,6 +49,7 @@ from mq.fastpath._objects import (
     thread_guard,
     time_guard,
     time_left,
+    unpack,
     while_unchanged,
 )
 from mq.fastpath.classes import Signature, added_state, in_c
@@ -93,5 +94,6 @@ __all__ = [
     "thread_guard",
     "time_guard",
     "time_left",
+    "unpack",
     "while_unchanged",
 ]

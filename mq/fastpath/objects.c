@@ -163,6 +163,7 @@ static PyMethodDef functions[] = {
     {"slot_ms", mq_objects_slot_ms, METH_VARARGS, "slot_ms(due_ms, precision_ms): TIMER_OUT_MS"},
     {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
     {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
+    {"unpack", mq_objects_unpack, METH_VARARGS, "unpack(topic, batch, rules): see batch.c"},
     {"bind_calls", mq_objects_bind_calls, METH_VARARGS,
      "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
     {"bind_transactions", mq_objects_bind_transactions, METH_VARARGS,

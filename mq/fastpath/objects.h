@@ -177,5 +177,6 @@ PyObject *mq_objects_due_ms(PyObject *module, PyObject *args);
 PyObject *mq_objects_slot_ms(PyObject *module, PyObject *args);
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
+PyObject *mq_objects_unpack(PyObject *module, PyObject *args);
 
 #endif

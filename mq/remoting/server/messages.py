@@ -1,4 +1,4 @@
-"""Convert the fields of a send request into a Message. Pure.
+"""Convert the fields of a send request into messages. Pure.
 
 Properties that only brokers may write are dropped: RocketMQ's brokers overwrite or ignore them, and some
 would mislead readers of the log.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from mq.errors import MessageInvalid
+from mq.fastpath import unpack
 from mq.message import Message
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic
 from mq.properties import DELAY_LEVEL_MAX
+from mq.remoting.codec.batch import decode_batch
 from mq.remoting.server.options import CLUSTER
 
-__all__ = ["REPLY_TO", "Sent", "dead_letters_topic", "sent_message"]
+__all__ = ["REPLY_TO", "Sent", "dead_letters_topic", "sent_batch", "sent_message"]
 
 # Properties that only brokers write. INNER_NUM, INNER_BASE and MQ_BULK would change how recovery reads the
 # record.
@@ -48,6 +50,13 @@ _UNUSUAL = frozenset(
     {"WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "PGROUP"}
     | {"UNIQ_KEY", "DEDUP_KEY", REPLY_TO}
 )
+# The same for the usual messages of a batch: see unpack() in mq/fastpath/batch.c.
+_RULES: Final[dict[bytes, bytes | int | None]] = {
+    **{name.encode(): 0 for name in _UNUSUAL},
+    **dict.fromkeys(name.encode() for name in DROPPED | {"PGROUP"}),
+    b"UNIQ_KEY": UNIQUE_ID_SIZE_MAX,
+    b"WAIT": b"true",
+}
 
 
 class Sent(NamedTuple):
@@ -102,6 +111,23 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
         kept.append(piece)
     encoded = "".join([f"{piece}\x02" for piece in kept]).encode("utf-8", "replace")
     return Sent(Message.restored(topic, body, flag, plain, encoded), is_half, unique_id, wants_reply)
+
+
+def sent_batch(topic: str, batch: bytes) -> list[Message]:
+    """The messages of a batch's body. Raises TopicInvalid, MessageInvalid, RemotingError."""
+    check_topic(topic)
+    messages: list[Message] | None = unpack(topic, batch, _RULES)
+    if messages is None:
+        sent = [
+            sent_message(topic, entry.body, entry.flag, entry.properties.decode("utf-8", "replace"))
+            for entry in decode_batch(batch)
+        ]
+        if any(each.is_half for each in sent):
+            raise MessageInvalid("a batch takes no halves of transactions: send them one by one")
+        messages = [each.message for each in sent]
+    if not messages:
+        raise MessageInvalid("a batch without messages: send at least one")
+    return messages
 
 
 def _due(name: str, value: str) -> str:

@@ -12,7 +12,6 @@ from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult
 from mq.errors import MessageInvalid, MessageTooLarge, TopicNotFound
 from mq.names import RETRY_PREFIX
-from mq.remoting.codec.batch import decode_batch
 from mq.remoting.codec.requests.sending import (
     SendAnswer,
     SendBatchMessage,
@@ -21,7 +20,7 @@ from mq.remoting.codec.requests.sending import (
     SendMessageV2,
 )
 from mq.remoting.server.dispatch import Call, Handlers, Lane
-from mq.remoting.server.messages import dead_letters_topic, sent_message
+from mq.remoting.server.messages import dead_letters_topic, sent_batch, sent_message
 from mq.remoting.server.replies import Reply
 
 __all__ = ["ALWAYS", "COMPRESSION", "handlers", "queue_of", "stored"]
@@ -76,16 +75,8 @@ def _send_batch(request: SendFields, call: Call) -> Reply:
             f"a batch of {len(frame.body):,} bytes is over the limit of {broker.message_size_max:,}:"
             " send several smaller ones",
         )
-    messages = [
-        sent_message(request.topic, entry.body, entry.flag, entry.properties.decode("utf-8", "replace"))
-        for entry in decode_batch(frame.body)
-    ]
-    if not messages:
-        raise MessageInvalid("a batch without messages: send at least one")
-    if any(each.is_half for each in messages):
-        raise MessageInvalid("a batch takes no halves of transactions: send them one by one")
-    queue = queue_of(request, call, request.topic)
-    result = broker.append_batch(queue, [each.message for each in messages])
+    messages = sent_batch(request.topic, frame.body)
+    result = broker.append_batch(queue_of(request, call, request.topic), messages)
     return stored(call, result, None)
 
 
