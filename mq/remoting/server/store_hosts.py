@@ -5,26 +5,23 @@ offset id to fetch the message. So records that are sent out get the address tha
 and an offset id from a client is looked up under the addresses that were replaced.
 
 Of a record: the store host is at byte 64 where both addresses are IPv4, and records of mq end in a checksum
-of all bytes before it, as a property: its ten digits are written backwards.
+of all bytes before it, as a property.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from socket import AF_INET, inet_pton
 
 from mq.api.broker import Broker
 from mq.errors import MessageNotFound, MQError
 from mq.message import MessageExt
+from mq.store.native import ffi, lib
 
 __all__ = ["StoreHosts", "packed", "with_host"]
 
-SYS_FLAG_AT, HOST_AT, HOST_END = 36, 64, 72
-V6 = 0x30  # bits of sys_flag: one of the addresses is IPv6
-CRC_NAME = b"__CRC32#\x01"
-CRC_SIZE = 20
+HOST_AT, HOST_END = 64, 72
 ORIGIN_NAME = b"ORIGIN_MESSAGE_ID\x01"  # and the end of DLQ_ORIGIN_MESSAGE_ID
 KNOWN_MAX = 64  # addresses of one store
 OFFSET_ID_SIZE = 32
@@ -38,23 +35,20 @@ def packed(host: str, port: int) -> bytes | None:
         return None
 
 
-def with_host(record: bytes, host: bytes) -> bytes:
-    """The record with another store host and a matching checksum; unchanged unless both addresses are
-    IPv4."""
-    if record[SYS_FLAG_AT + 3] & V6 or record[HOST_AT:HOST_END] == host:
-        return record
-    if not (record.endswith(b"\x02") and record.startswith(CRC_NAME, -CRC_SIZE)):
-        return b"".join((record[:HOST_AT], host, record[HOST_END:]))
-    covered = b"".join((record[:HOST_AT], host, record[HOST_END:-CRC_SIZE]))
-    digits = f"{zlib.crc32(covered) & 0x7FFFFFFF:010}"[::-1]
-    return b"".join((covered, CRC_NAME, digits.encode(), b"\x02"))
+def with_host(records: bytes, host: bytes) -> bytes:
+    """The concatenated records with another store host and matching checksums; unchanged where one of the
+    addresses is IPv6."""
+    changed = bytearray(records)
+    lib.mq_records_set_store_host(ffi.from_buffer("uint8_t[]", changed), len(changed), host)
+    return bytes(changed)
 
 
-def with_origin(record: bytes, properties_at: int, own: bytes, host: bytes) -> bytes:
-    """The record with another address in its origin's offset ids; the checksum is not updated."""
-    head, properties = record[:properties_at], record[properties_at:]
-    old, new = (ORIGIN_NAME + each.hex().upper().encode() for each in (own, host))
-    return head + properties.replace(old, new)
+def _with_origin(message: MessageExt, host: bytes) -> bytes:
+    """The record with this address in its origin's offset ids; the checksum is not updated."""
+    record = message.record
+    at = len(record) - len(message.encoded)
+    old, new = (ORIGIN_NAME + each.hex().upper().encode() for each in (record[HOST_AT:HOST_END], host))
+    return record[:at] + record[at:].replace(old, new)
 
 
 class StoreHosts:
@@ -64,19 +58,17 @@ class StoreHosts:
         self._broker = broker
         self._known: dict[bytes, None] = {}
 
-    def records(self, messages: Iterable[MessageExt], host: bytes | None) -> bytes:
+    def records(self, messages: Sequence[MessageExt], host: bytes | None) -> bytes:
         """The concatenated records of messages, for a client that has connected to `host`."""
+        records = [message.record for message in messages]
+        joined = b"".join(records)
         if host is None:
-            return b"".join([message.record for message in messages])
-        out = []
-        for message in messages:
-            record = message.record
-            own = record[HOST_AT:HOST_END]
+            return joined
+        for own in {record[HOST_AT:HOST_END] for record in records}:
             self._note(own)
-            if ORIGIN_NAME in record:
-                record = with_origin(record, len(record) - len(message.encoded), own, host)
-            out.append(with_host(record, host))
-        return b"".join(out)
+        if ORIGIN_NAME in joined:
+            joined = b"".join([_with_origin(message, host) for message in messages])
+        return with_host(joined, host)
 
     def offset_id(self, offset_msg_id: str, host: bytes | None) -> str:
         """The offset id for this client; for a batch all of them, separated by commas."""

@@ -71,6 +71,10 @@ int mq_record_parse(const uint8_t *bytes, int64_t room, mq_record *record);
  * every byte), else the body's. 0 or MQ_CORRUPT. */
 int mq_record_verify(const uint8_t *bytes, const mq_record *record);
 
+/* Put another store host into each of these records, which follow each other, and the checksum that it then
+ * has. A record with an address of IPv6 keeps its own; what is not whole is left as it is. */
+void mq_records_set_store_host(uint8_t *records, int64_t size, const uint8_t *host);
+
 /* Find a property in a property string. Returns the value's size and sets *value_at
  * relative to `properties`; -1 if it is not there (or empty: RocketMQ drops those). */
 int mq_property_find(const uint8_t *properties, int size, const char *name, int name_size, int *value_at);

@@ -146,3 +146,18 @@ void mq_draft_seal(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_app
     memcpy(at, header, fixed);
     put_checksum(at, draft->size, crc);
 }
+
+void mq_records_set_store_host(uint8_t *records, int64_t size, const uint8_t *host) {
+    mq_record record;
+    for (int64_t at = 0; at < size; at += record.size) {
+        uint8_t *bytes = records + at;
+        if (mq_record_parse(bytes, size - at, &record) <= 0) return;
+        if (record.sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) continue;
+        if (memcmp(bytes + AT_STORE_HOST, host, 8) == 0) continue;
+        memcpy(bytes + AT_STORE_HOST, host, 8);
+        int32_t covered = record.size - MQ_CRC_PROPERTY_SIZE;
+        if (record.properties_size >= MQ_CRC_PROPERTY_SIZE && !memcmp(bytes + covered, "__CRC32#\1", 9) &&
+            bytes[record.size - 1] == 2)
+            put_checksum(bytes, record.size, mq_crc32(0, bytes, covered) & 0x7fffffff);
+    }
+}
