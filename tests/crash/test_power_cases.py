@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import mq
+from mq.store.native import lib
+from mq.store.shared.control import Control
 from tests.crash.conftest import Crew
 from tests.support.power.disk import Disk
 from tests.support.power.replay import Change, changes_of
@@ -251,6 +253,29 @@ def test_files_of_which_nothing_came_to_disk_are_no_beginning_of_the_log(
     else:
         case.cut()
     assert case.live([]) == {"0": ["late"] * 3, "1": [], "problems": []}
+
+
+def test_a_log_that_is_on_disk_up_to_a_files_end_has_lost_nothing(
+    recorded_crew: Crew, tmp_path: Path
+) -> None:
+    """The power fails between the flushes of two files, and of the second all pages are on disk but the first
+    one: the log ends where the first file does, as the control file knows, and nothing is lost there."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("early", 0)] * 45)
+    case.disk.sync()
+    case.disk.remove("checkpoint")
+    first, second = sorted((case.disk.root / "commitlog").iterdir())[:2]
+    for path in (second, case.disk.on_disk(second)):
+        with path.open("r+b") as file:
+            file.write(bytes(4096))
+    control = Control(case.disk.root / "mq" / "control", create=False)
+    control.set(lib.MQ_FLUSHED_END, int(second.name))
+    control.close()
+    case.disk.sync()
+    case.cut()
+    kept = first.read_bytes().count(MAGIC)
+    assert kept < 45
+    assert case.live([("new", 0)]) == {"0": ["early"] * kept + ["new"], "1": [], "problems": []}
 
 
 def test_units_go_after_their_records_are_gone_from_the_disk(recorded_crew: Crew, tmp_path: Path) -> None:

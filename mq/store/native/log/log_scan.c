@@ -215,12 +215,9 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int
         mq_record record;
         mq_mapping *pin;
         int64_t next = mq_log_next(log, walk->end, until, &at, &bytes, &record, &pin);
-        if (next == MQ_GONE) {
+        if (next == MQ_GONE || next == MQ_CORRUPT || next == MQ_MISSING) {
             walk->end = at; /* where the BLANK before leads */
-            return 0;
-        }
-        if (next == MQ_CORRUPT || next == MQ_MISSING) {
-            walk->stopped = next == MQ_MISSING ? 3 : 1;
+            walk->stopped = next == MQ_GONE ? 0 : next == MQ_MISSING ? 3 : 1;
             return 0;
         }
         if (next < 0) return (int)next;
