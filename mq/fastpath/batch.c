@@ -91,7 +91,7 @@ static int32_t big_endian(const char *at, int size) {
     return number;
 }
 
-/* Whether a property is kept, by the rule of its name: 1, 0, or -1 where it is not usual, or an error is set. */
+/* Whether a property is kept, by the rule of its name: 1, 0, or -1: not usual, or an error is set. */
 static int keeps(PyObject *rules, const char *name, Py_ssize_t name_size, const char *value,
                  Py_ssize_t size) {
     PyObject *key = PyBytes_FromStringAndSize(name, name_size);

@@ -293,7 +293,8 @@ class _Stream:
     def __init__(self, directory: ReplicaDirectory, asked: int) -> None:
         self._log = directory.log
         self._end = self._log.end
-        self._pending = bytearray()  # not yet appended; for an empty replica without the log's first byte
+        self._received: list[memoryview] = []  # since the last append()
+        self._pending = bytearray()  # the begin of a record; for an empty replica without its first byte
         self._lacks_first = self._log.is_empty and asked == 1
         self._wanted = 0
         self._quiet = 0
@@ -340,21 +341,40 @@ class _Stream:
             if same < len(common):
                 raise _Parted(self.position)
             data = data[same:]
-        self._pending += data
+        self._received.append(data)
         self.position += len(data)
 
     def append(self) -> bool:
-        """Append the complete records; returns whether there were any."""
-        if self._lacks_first and self._pending:
+        """Append the complete records of what was taken; returns whether there were any."""
+        before, received = self._end, self._received
+        self._received = []
+        for data in received:
+            self._append(data)
+        return self._end > before
+
+    def _append(self, data: memoryview) -> None:
+        if self._lacks_first:
+            self._pending += data
             byte = first_byte(self._pending, self._log.file_size)
             if byte is None:
-                return False
-            self._pending.insert(0, byte)
+                return
+            data = memoryview(bytes([byte]) + self._pending)
+            self._pending.clear()
             self._lacks_first = False
-        if not self._pending or len(self._pending) < self._wanted:
-            return False
-        taken = self._log.append(self._end, self._pending)
-        done = taken.end - self._end
+        while data:
+            if not self._pending:
+                self._pending += data[self._append_whole(data) :]
+                return
+            # One record is completed here; the others are appended from where they were received.
+            missing = max(self._wanted - len(self._pending), 1)
+            self._pending += data[:missing]
+            data = data[missing:]
+            if len(self._pending) >= self._wanted:
+                del self._pending[: self._append_whole(self._pending)]
+
+    def _append_whole(self, data: bytearray | memoryview) -> int:
+        """Append the whole records at the begin of `data`; returns how many bytes they have."""
+        taken = self._log.append(self._end, data)
+        size = taken.end - self._end
         self._end, self._wanted = taken.end, taken.wanted
-        del self._pending[:done]
-        return done > 0
+        return size

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -23,10 +24,11 @@ from time import monotonic
 from types import TracebackType
 
 from mq.broker.replication import Replicated
-from mq.errors import MQError
+from mq.errors import MQError, StoreCorrupted
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.framing import Reports, encode_header
 from mq.remoting.server.transport.listener import listening
+from mq.store.log.source import LogFile
 from mq.threads import start
 
 __all__ = ["HaListener"]
@@ -53,6 +55,12 @@ class _Follower:
         self.sent = 0
         self.acked = -1
         self.heard = monotonic()
+        self.file: LogFile | None = None  # that is read now
+
+    def close_file(self) -> None:
+        if self.file is not None:
+            os.close(self.file.fd)
+            self.file = None
 
 
 class HaListener:
@@ -157,6 +165,7 @@ class HaListener:
             await asyncio.gather(*works, return_exceptions=True)
             self._followers.discard(follower)
             follower.sock.close()
+            follower.close_file()
             self._tell_acked()
             log.info("%s: follower %s is gone: %s", self.address, follower.address, why)
 
@@ -190,16 +199,46 @@ class HaListener:
         while True:
             end = source.visible_end
             while at < end:
-                data = source.read(at, min(end - at, BLOCK_SIZE))
-                if not data:
+                size = await self._send_block(follower, at, min(end - at, BLOCK_SIZE))
+                if not size:
                     return f"log offset {at}, which it wants, is deleted by now"
-                await loop.sock_sendall(follower.sock, encode_header(at, len(data)) + data)
-                at += len(data)
+                at += size
                 follower.sent = at
                 is_new = is_new and at < end
             if is_new or not await self._more(at):
                 await loop.sock_sendall(follower.sock, encode_header(at, 0))
             is_new = False
+
+    async def _send_block(self, follower: _Follower, at: int, size: int) -> int:
+        """Send what is there, up to `size` bytes, of one file, from the page cache to the socket. Returns how
+        many bytes there are; 0 if the file is deleted."""
+        loop, sock = asyncio.get_running_loop(), follower.sock
+        file = follower.file
+        if file is None or not file.begin <= at < file.end:
+            follower.close_file()
+            follower.file = file = self._source.open_file(at)
+            if file is None:
+                return 0
+        size = min(size, file.end - at)
+        header = encode_header(at, size)
+        # With the block behind it in one segment, unless the socket has no room.
+        with suppress(BlockingIOError):
+            header = header[sock.send(header, socket.MSG_MORE) :]
+        await loop.sock_sendall(sock, header)
+        until = at + size
+        while at < until:
+            try:
+                sent = os.sendfile(sock.fileno(), file.fd, at - file.begin, until - at)
+            except BlockingIOError:
+                await _writable(sock)
+                continue
+            if not sent:
+                raise StoreCorrupted(
+                    f"{self._source.root}/commitlog/{file.begin:020} ends before log offset {at}",
+                    path=str(self._source.root),
+                )
+            at += sent
+        return size
 
     async def _more(self, at: int) -> bool:
         """Wait for new data; False when a heartbeat is due."""
@@ -248,3 +287,14 @@ class HaListener:
     def _tell_acked(self) -> None:
         if self._source.is_live:
             self._source.tell(each.acked for each in self._followers if each.acked >= 0)
+
+
+async def _writable(sock: socket.socket) -> None:
+    """Wait until the socket has room."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(sock, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(sock)

@@ -17,9 +17,9 @@ from socket import AF_INET, inet_pton
 from mq.api.broker import Broker
 from mq.errors import MessageNotFound, MQError
 from mq.message import MessageExt
-from mq.store.native import ffi, lib
+from mq.store.log.records import with_store_host
 
-__all__ = ["StoreHosts", "packed", "with_host"]
+__all__ = ["StoreHosts", "packed"]
 
 HOST_AT, HOST_END = 64, 72
 ORIGIN_NAME = b"ORIGIN_MESSAGE_ID\x01"  # and the end of DLQ_ORIGIN_MESSAGE_ID
@@ -33,14 +33,6 @@ def packed(host: str, port: int) -> bytes | None:
         return inet_pton(AF_INET, host) + port.to_bytes(4, "big")
     except OSError:
         return None
-
-
-def with_host(records: bytes, host: bytes) -> bytes:
-    """The concatenated records with another store host and matching checksums; unchanged where one of the
-    addresses is IPv6."""
-    changed = bytearray(records)
-    lib.mq_records_set_store_host(ffi.from_buffer("uint8_t[]", changed), len(changed), host)
-    return bytes(changed)
 
 
 def _with_origin(message: MessageExt, host: bytes) -> bytes:
@@ -68,7 +60,7 @@ class StoreHosts:
             self._note(own)
         if ORIGIN_NAME in joined:
             joined = b"".join([_with_origin(message, host) for message in messages])
-        return with_host(joined, host)
+        return with_store_host(joined, host)
 
     def offset_id(self, offset_msg_id: str, host: bytes | None) -> str:
         """The offset id for this client; for a batch all of them, separated by commas."""

@@ -1,11 +1,11 @@
-"""Records that came from elsewhere, one after the other: taken apart only once every length is verified."""
+"""Records one after the other, as they come from elsewhere or go there; each length is verified first."""
 
 from __future__ import annotations
 
 from mq.errors import StoreCorrupted
 from mq.store.native import ffi, lib
 
-__all__ = ["split_records"]
+__all__ = ["split_records", "with_store_host"]
 
 
 def split_records(content: bytes, *, verified: bool = True) -> list[bytes]:
@@ -24,3 +24,11 @@ def split_records(content: bytes, *, verified: bool = True) -> list[bytes]:
         records.append(content[at : at + size])
         at += size
     return records
+
+
+def with_store_host(records: bytes, host: bytes) -> bytes:
+    """The same records with another store host (an IPv4 address and a port, 8 bytes), and checksums that fit;
+    unchanged where one of the addresses is IPv6."""
+    changed = bytearray(records)
+    lib.mq_records_set_store_host(ffi.from_buffer("uint8_t[]", changed), len(changed), host)
+    return bytes(changed)

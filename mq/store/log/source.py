@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from mq.errors import StoreLocked
 from mq.store.directory.file_locks import byte_owner, lock_byte, open_own_file
@@ -16,11 +17,10 @@ from mq.store.log.replication import REPLICAS_MAX
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["LogSource", "log_range"]
+__all__ = ["LogFile", "LogSource", "log_range"]
 
 ACCEPTING_BYTE = 1
 LEASE_NS = 5_000_000_000
-FILES_MAX = 8  # open at a time: followers are mostly at the end
 
 
 def log_range(store: Store) -> tuple[int, int]:
@@ -28,13 +28,20 @@ def log_range(store: Store) -> tuple[int, int]:
     return store.word(lib.MQ_LOG_MIN), store.end()
 
 
+class LogFile(NamedTuple):
+    """An open file of the log, and the log offsets between which it is."""
+
+    fd: int
+    begin: int
+    end: int
+
+
 class LogSource:
-    """The log of one open store. Reads are one thread's at a time. Raises StoreLocked where another process
+    """The log of one open store. Raises StoreLocked where another process
     accepts followers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._files: dict[int, int] = {}  # those that were read last, by their begin
         self._fd = open_own_file(store.root / "mq" / "follower")
         store.close_in_child(self._fd)
         if not lock_byte(self._fd, ACCEPTING_BYTE):
@@ -75,21 +82,15 @@ class LogSource:
         """Sleep until readers may see more than `seen`, or for so long; where it ends then."""
         return int(check(lib.mq_log_wait(self._store.live(), seen, int(seconds * 1e9)), str(self.root)))
 
-    def read(self, at: int, size: int) -> bytes:
-        """What is there, up to `size` bytes, of one file. Nothing where the file is gone."""
-        file_size = self._store.file_sizes.commitlog_file_size
-        start = at // file_size * file_size
-        fd = self._files.get(start)
-        if fd is None:
-            try:
-                fd = os.open(self.root / "commitlog" / f"{start:020}", os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-            while len(self._files) >= FILES_MAX:
-                old = next(iter(self._files))
-                os.close(self._files.pop(old))
-            self._files[start] = fd
-        return os.pread(fd, min(size, start + file_size - at), at - start)
+    def open_file(self, at: int) -> LogFile | None:
+        """The file that has this log offset, to read; None where it is gone. The caller closes it."""
+        size = self._store.file_sizes.commitlog_file_size
+        begin = at // size * size
+        try:
+            fd = os.open(self.root / "commitlog" / f"{begin:020}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        return LogFile(fd, begin, begin + size)
 
     def tell(self, acked: Iterable[int]) -> None:
         """Say for the next seconds up to which log offset each follower has everything."""
@@ -102,9 +103,6 @@ class LogSource:
 
     def close(self) -> None:
         """Let others accept followers. Twice is fine."""
-        for fd in self._files.values():
-            os.close(fd)
-        self._files.clear()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             self._store.closed_here(fd)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.message import MessageExt
-from mq.remoting.server.store_hosts import StoreHosts, packed, with_host
-from mq.store.log.records import split_records
+from mq.remoting.server.store_hosts import StoreHosts, packed
+from mq.store.log.records import split_records, with_store_host
 from tests.support.memory.broker import MemoryBroker
 from tests.support.records import STORE_HOST, encode_record, encoded
 
@@ -53,7 +53,7 @@ def test_addresses_of_ipv6_are_kept() -> None:
         encode_record(**FIELDS, sys_flag=0x20, store_host=V6_HOST),
     ]
     changed = encode_record(**FIELDS, store_host=HOST)
-    assert with_host(kept[0] + encode_record(**FIELDS) + kept[1], HOST) == kept[0] + changed + kept[1]
+    assert with_store_host(kept[0] + encode_record(**FIELDS) + kept[1], HOST) == kept[0] + changed + kept[1]
 
 
 def test_the_ids_of_a_first_try_get_the_host_as_well() -> None:
@@ -83,7 +83,7 @@ def test_a_damaged_record_is_left_as_it_is(fields: list[dict[str, Any]], data: s
     for _ in range(data.draw(st.integers(0, 4))):
         noise[data.draw(st.integers(0, len(noise) - 1))] = data.draw(st.integers(0, 255))
     del noise[data.draw(st.integers(0, len(noise))) :]
-    changed = with_host(bytes(noise), HOST)
+    changed = with_store_host(bytes(noise), HOST)
     assert len(changed) == len(noise)
     first_size = int.from_bytes(noise[:4], "big", signed=True)
     if first_size > len(noise) or first_size < 0:
