@@ -136,12 +136,13 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
     return 0;
 }
 
-/* One of the waiting senders may spin instead of sleep: while the disk works a processor is idle anyway, and
- * waking up takes a quarter of a flush. The right lapses by itself, should its owner die. */
+/* The first of the waiting senders may spin instead of sleep: while the disk works a processor is idle, and
+ * waking up takes a quarter of a flush. Not where others sleep: once they are woken, one that spins takes the
+ * time of those that send. The right lapses by itself, should its owner die. */
 static int spin(mq_shared *shared, mq_control *control, int64_t end, uint32_t turn, int64_t now) {
     int64_t lapsed = atomic_load(&shared->flush_spinner);
-    if (lapsed > now || !atomic_compare_exchange_strong(&shared->flush_spinner, &lapsed, now + SPIN_MAX_NS))
-        return 0;
+    if (lapsed > now || atomic_load(&shared->flush_sleepers)) return 0;
+    if (!atomic_compare_exchange_strong(&shared->flush_spinner, &lapsed, now + SPIN_MAX_NS)) return 0;
     while (mq_control_get(control, MQ_FLUSHED_END) < end && atomic_load(&shared->flush_turn) == turn &&
            mq_linux_monotonic_ns() < now + SPIN_MAX_NS)
         sched_yield();
