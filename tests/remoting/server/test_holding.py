@@ -8,12 +8,14 @@ import random
 import threading
 from collections.abc import Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 
 import mq
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.holding import ENDS_SECONDS, Held, Holding
+from tests.support.eventually import eventually
 
 HANG_SECONDS = 60.0
 
@@ -36,6 +38,10 @@ class Pulls:
         held = Held((at, offset, None), deadline, lambda is_over: self.answers.put((name, is_over)), set())
         self.events.post(self.holding.hold, held)
         return held
+
+    def is_awaited(self, at: mq.MessageQueue, offset: int) -> bool:
+        """Whether the thread waits for this position."""
+        return (at, offset, None) in self.holding._awaited
 
     def answer(self) -> tuple[object, bool]:
         return self.answers.get(timeout=HANG_SECONDS)
@@ -74,6 +80,47 @@ def test_pulls_end_at_their_deadline(store: mq.Broker, pulls: Pulls) -> None:
     assert monotonic() >= begin + 0.1
     assert pulls.answer() == ("late", True)
     assert monotonic() >= begin + 1.5
+
+
+def test_a_pull_that_ends_before_all_others_wakes_the_thread(store: mq.Broker, pulls: Pulls) -> None:
+    store.create_topic("orders", 1)
+    (at,) = store.readable("orders")
+    pulls.hold("late", at, 0, monotonic() + 3.0)
+    eventually(lambda: pulls.is_awaited(at, 0), lambda: pulls.looks, HANG_SECONDS)
+    pulls.hold("soon", at, 0, monotonic() + 0.1)
+    assert [pulls.answer(), pulls.answer()] == [("soon", True), ("late", True)]
+
+
+def test_a_pull_that_comes_again_while_the_thread_collects_is_not_missed(
+    store: mq.Broker, pulls: Pulls
+) -> None:
+    """It was waited for before, and the thread has just noted all others."""
+    topic, _ = store.create_topic("orders", 1), store.create_topic("others", 1)
+    (at,), (other,) = store.readable("orders"), store.readable("others")
+    pulls.hold("late", other, 0, monotonic() + 5.0)
+    held = pulls.hold("first", at, 0)
+    eventually(lambda: pulls.is_awaited(at, 0), lambda: pulls.looks, HANG_SECONDS)
+    collected, again = threading.Event(), threading.Event()
+
+    class Watched(dict[Any, Any]):
+        def __iter__(self) -> Iterator[Any]:
+            found = list(super().__iter__())
+            if not collected.is_set() and threading.current_thread().name == "mq serve waiting":
+                collected.set()
+                assert again.wait(HANG_SECONDS)
+            return iter(found)
+
+    def drop() -> None:
+        pulls.holding.drop(held)
+        pulls.holding._held = Watched(pulls.holding._held)
+        pulls.holding.wake()
+
+    pulls.events.post(drop)
+    assert collected.wait(HANG_SECONDS)
+    pulls.hold("again", at, 0)
+    pulls.events.post(again.set)
+    topic.send(b"x")
+    assert pulls.answer() == ("again", False)
 
 
 def test_a_dropped_pull_is_not_answered(store: mq.Broker, pulls: Pulls) -> None:
