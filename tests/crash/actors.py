@@ -23,6 +23,7 @@ from mq.broker import leader
 from mq.store import retention
 from mq.store.check import problems
 from mq.store.log.commitlog import segment_files
+from mq.store.log.follow import FollowedLog
 from mq.store.store import Store
 from tests.crash.images import look_into
 from tests.crash.pager import pager
@@ -46,6 +47,7 @@ from tests.support.processes.trace import (
 )
 
 __all__ = [
+    "follower",
     "full",
     "inspect",
     "look_into",
@@ -241,6 +243,22 @@ def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, pause
                 pause.with_suffix(".paused").touch()
                 while pause.exists() and not stopping:
                     time.sleep(0.001)
+
+
+def follower(root: str, master: str, file_size: int, step: int, ready: str, go: str) -> None:
+    """Says that it is ready, waits until it may go on, and appends what the master's log, a file, has behind
+    its own end."""
+    data = Path(master).read_bytes()
+    store = Store(Path(root), follow=True, commitlog_file_size=file_size)
+    try:
+        log, wanted = FollowedLog(store), 0
+        Path(ready).touch()
+        while not Path(go).exists() and not stopping:
+            time.sleep(0.001)
+        while (at := log.end) < len(data) and not stopping:
+            wanted = log.append(at, data[at : at + max(step, wanted)]).wanted
+    finally:
+        store.close()
 
 
 def victim(

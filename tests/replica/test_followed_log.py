@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +13,12 @@ import pytest
 import mq
 from mq.errors import ConfigMismatch, NotPermitted, StoreCorrupted, StoreLocked
 from mq.store.check import problems
-from mq.store.log.commitlog import segment_files
 from mq.store.log.follow import FollowedLog
 from mq.store.store import Store
+from tests.support.store.followed import log_of, mixed_log, units_of
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, open_small
 
-
-def log_of(path: Path) -> bytes:
-    """Everything in the files of a log, from the oldest on."""
-    return b"".join(file.read_bytes() for file in segment_files(path / "commitlog"))
+MIXED_FILE_SIZE = 512 << 10
 
 
 def made_log(path: Path) -> bytes:
@@ -61,6 +59,23 @@ def test_a_log_followed_in_pieces_is_the_same(tmp_path: Path, directory: Path, s
         assert broker.topic("others").queues[0].read(0).messages[0].body == b"again 0"
         assert [queue.max_offset for queue in broker.topic("orders").queues] == [30, 30, 30]
         assert broker.query("orders", "message59")[0].body == b"message 59"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_records_of_all_kinds_are_the_same_in_pieces_of_any_size(
+    tmp_path: Path, directory: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    data = mixed_log(tmp_path / "master", chance, MIXED_FILE_SIZE, 1500)
+    small = tmp_path / "small"
+    for path, sizes in ((directory, (100_000, 400_000)), (small, (500, 2000))):
+        with following(path, MIXED_FILE_SIZE) as (_, log):
+            wanted = 0
+            while (at := log.end) < len(data):
+                wanted = log.append(at, data[at : at + max(chance.randint(*sizes), wanted)]).wanted
+        assert log_of(path)[: len(data)] == data
+        assert list(problems(path)) == []
+    assert units_of(directory) == units_of(small) != {}
 
 
 def test_a_log_may_begin_at_any_file(tmp_path: Path, directory: Path) -> None:
