@@ -26,6 +26,7 @@ from mq.broker.transactions.producers import LocalChecker
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.poll_loop import PollLoop
 from mq.compacted_topics import CompactionRule
+from mq.remoting.server.holding import Held, Holding, Position
 from mq.store.log.writer import BitmapSource, Writer
 from mq.store.native import lib
 from mq.store.queue.arrow import ArrowReader
@@ -228,3 +229,15 @@ def broadcast_offsets_of(consumer: mq.PushConsumer) -> BroadcastOffsets:
 def producer_of(producer: mq.aio.Producer) -> mq.Producer:
     """What an asyncio producer sends by."""
     return producer._producer
+
+
+def is_awaited(holding: Holding, position: Position) -> bool:
+    """Whether the thread of a server waits for this position."""
+    return position in holding._awaited
+
+
+def put_in_place_of_held(
+    holding: Holding, kind: Callable[[dict[Position | None, set[Held]]], dict[Position | None, set[Held]]]
+) -> None:
+    """Have another kind of table hold the held pulls of a server. For its loop."""
+    holding._held = kind(holding._held)

@@ -16,6 +16,7 @@ import mq
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.holding import ENDS_SECONDS, Held, Holding
 from tests.support.eventually import eventually
+from tests.support.insides import is_awaited, put_in_place_of_held
 
 HANG_SECONDS = 60.0
 
@@ -41,7 +42,7 @@ class Pulls:
 
     def is_awaited(self, at: mq.MessageQueue, offset: int) -> bool:
         """Whether the thread waits for this position."""
-        return (at, offset, None) in self.holding._awaited
+        return is_awaited(self.holding, (at, offset, None))
 
     def answer(self) -> tuple[object, bool]:
         return self.answers.get(timeout=HANG_SECONDS)
@@ -112,7 +113,7 @@ def test_a_pull_that_comes_again_while_the_thread_collects_is_not_missed(
 
     def drop() -> None:
         pulls.holding.drop(held)
-        pulls.holding._held = Watched(pulls.holding._held)
+        put_in_place_of_held(pulls.holding, Watched)
         pulls.holding.wake()
 
     pulls.events.post(drop)
