@@ -162,12 +162,14 @@ class HaListener:
         finally:
             for work in works:
                 work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
-            self._followers.discard(follower)
-            follower.sock.close()
-            follower.close_file()
-            self._tell_acked()
-            log.info("%s: follower %s is gone: %s", self.address, follower.address, why)
+            try:
+                await asyncio.gather(*works, return_exceptions=True)
+            finally:  # It may be cancelled once more.
+                self._followers.discard(follower)
+                follower.sock.close()
+                follower.close_file()
+                self._tell_acked()
+                log.info("%s: follower %s is gone: %s", self.address, follower.address, why)
 
     async def _hear(self, follower: _Follower) -> str:
         loop, reports = asyncio.get_running_loop(), Reports()
@@ -282,7 +284,8 @@ class HaListener:
             for follower in list(self._followers):
                 if monotonic() - follower.heard > SILENT_SECONDS:
                     log.info("%s: follower %s is silent", self.address, follower.address)
-                    follower.sock.shutdown(socket.SHUT_RDWR)
+                    with suppress(OSError):  # The other end may have gone just now.
+                        follower.sock.shutdown(socket.SHUT_RDWR)
 
     def _tell_acked(self) -> None:
         if self._source.is_live:

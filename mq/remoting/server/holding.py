@@ -75,6 +75,7 @@ class Holding:
         # What the thread waits for, or waited for last. Empty and inf while it finds that out.
         self._awaited: frozenset[Position | None] = frozenset()
         self._until = math.inf
+        self._is_time = False  # The thread slept until then: nothing else woke it.
         self._checked_at = 0.0  # all queues
         self._seen = threading.Condition()
         self._is_looked_at = True
@@ -97,7 +98,8 @@ class Holding:
         if end < math.inf:
             self._ending.setdefault(end, set()).add(held)
         self._count += 1
-        if end < self._until or held.position not in self._awaited:
+        # While it waits for look() the thread knows of nothing, and finds out afterwards.
+        if self._is_looked_at and (end < self._until or held.position not in self._awaited):
             self._waiter.wakeup()
 
     def drop(self, held: Held) -> bool:
@@ -129,8 +131,8 @@ class Holding:
         now = monotonic()
         for end in [end for end in self._ending if end <= now]:
             self._retry(list(self._ending.get(end, ())), is_over=True)
-        if self._until <= now < self._checked_at + SLEEP_SECONDS:
-            return  # The thread woke for these. If there is a message as well, its next wait ends at once.
+        if self._is_time and now < self._checked_at + SLEEP_SECONDS:
+            return  # If there is a message as well, the next wait of the thread ends at once.
         self._checked_at = now
         ends = {position[0]: self._end(position[0]) for position in list(self._held) if position is not None}
         for position in list(self._held):
@@ -179,12 +181,14 @@ class Holding:
 
     def _sleep(self) -> None:
         # A pull that is held from here on wakes this thread, until it is known what the thread waits for.
-        self._awaited, self._until = frozenset(), math.inf
+        self._awaited, self._until, self._is_time = frozenset(), math.inf, False
         positions = [position for position in list(self._held) if position is not None]
         self._until = min(list(self._ending), default=math.inf)
         self._awaited = frozenset((None, *positions))
-        timeout = min(SLEEP_SECONDS, self._until - monotonic())
-        self._waiter.wait(positions, self._versions, max(0.0, timeout))
+        begin = monotonic()
+        timeout = max(0.0, min(SLEEP_SECONDS, self._until - begin))
+        self._waiter.wait(positions, self._versions, timeout)
+        self._is_time = 0.0 < timeout <= monotonic() - begin
 
     def _look(self) -> None:
         try:

@@ -98,11 +98,12 @@ typedef struct {
     _Atomic uint32_t wait_flushed;            /* someone has waited for flushed messages, at any time */
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
-    _Atomic uint32_t flush_arrivals; /* how many callers have wanted a flush, ever */
-    _Atomic int64_t flush_spinner;   /* until when the one sender that may spin does so, monotonic ns */
-    uint32_t flush_seen;             /* arrivals that earlier flushes served; holder of the flush lock */
-    uint32_t flush_company;          /* how many the last flush served, and how many came while it ran */
-    int64_t flush_cost_ns;           /* what the last flush took */
+    _Atomic uint32_t flush_arrivals;   /* how many callers have wanted a flush, ever */
+    _Atomic int64_t flush_spinner;     /* until when the one sender that may spin does so, monotonic ns */
+    uint32_t flush_seen;               /* arrivals that earlier flushes served; holder of the flush lock */
+    uint32_t flush_company;            /* how many the last flush served, and how many came while it ran */
+    int64_t flush_cost_ns;             /* what the last flush took */
+    _Atomic int64_t flush_slept_until; /* when the last one that sleeps looks again, monotonic ns */
     _Alignas(64) mq_replication replication;
     _Alignas(64) mq_shared_test tests[MQ_SHARED_TESTS];
     /* the places of the queues made last, by MQ_QUEUES_MADE */

@@ -136,12 +136,17 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
     return 0;
 }
 
+/* Whether a time is ahead by no more than it can be: one of before a reboot may be anywhere. */
+static int is_ahead(int64_t until, int64_t now, int64_t most) { return until > now && until <= now + most; }
+
 /* The first of the waiting senders may spin instead of sleep: while the disk works a processor is idle, and
  * waking up takes a quarter of a flush. Not where others sleep: once they are woken, one that spins takes the
- * time of those that send. The right lapses by itself, should its owner die. */
+ * time of those that send. Both lapse by themselves, should the one that spins or one that sleeps die. */
 static int spin(mq_shared *shared, mq_control *control, int64_t end, uint32_t turn, int64_t now) {
     int64_t lapsed = atomic_load(&shared->flush_spinner);
-    if (lapsed > now || atomic_load(&shared->flush_sleepers)) return 0;
+    if (is_ahead(lapsed, now, SPIN_MAX_NS)) return 0;
+    int64_t slept_until = atomic_load(&shared->flush_slept_until);
+    if (atomic_load(&shared->flush_sleepers) && is_ahead(slept_until, now, TURN_TIMEOUT_NS)) return 0;
     if (!atomic_compare_exchange_strong(&shared->flush_spinner, &lapsed, now + SPIN_MAX_NS)) return 0;
     while (mq_control_get(control, MQ_FLUSHED_END) < end && atomic_load(&shared->flush_turn) == turn &&
            mq_linux_monotonic_ns() < now + SPIN_MAX_NS)
@@ -180,8 +185,10 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
         int64_t left = deadline - now;
         if (left <= 0) return mq_control_note_busy(control, MQ_LOCK_FLUSH, timeout_ms);
         if (spin(shared, control, end, turn, now)) continue;
+        if (left > TURN_TIMEOUT_NS) left = TURN_TIMEOUT_NS;
         atomic_fetch_add(&shared->flush_sleepers, 1);
-        mq_linux_wait(&shared->flush_turn, turn, left < TURN_TIMEOUT_NS ? left : TURN_TIMEOUT_NS);
+        atomic_store(&shared->flush_slept_until, now + left);
+        mq_linux_wait(&shared->flush_turn, turn, left);
         atomic_fetch_sub(&shared->flush_sleepers, 1);
     }
 }
