@@ -37,8 +37,7 @@ class LogFile(NamedTuple):
 
 
 class LogSource:
-    """The log of one open store. Raises StoreLocked where another process
-    accepts followers."""
+    """The log of one open store. Raises StoreLocked where another process accepts followers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

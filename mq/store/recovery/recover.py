@@ -156,8 +156,7 @@ class Recovery:
         before = [loss for loss in self.found.losses if loss.begin < start < loss.end <= end]
         self.found.losses = [loss for loss in self.found.losses if not (start < loss.end <= end)]
         for loss in before:
-            if head_at(self.root, loss.begin, self.file_sizes.commitlog_file_size)[1] != lib.MQ_MAGIC_BLANK:
-                self.lose(loss.begin, start, loss.why)
+            self.lose(loss.begin, start, loss.why)
         self.lose(start, end, why)
 
     def look_at_files(self, changed: list[int]) -> None:

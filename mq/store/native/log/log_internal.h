@@ -145,6 +145,8 @@ int mq_extension_fits(mq_queue *queue, int64_t tags_code, const uint8_t *bytes, 
 /* Zero what is allocated behind the last extension. */
 int mq_extensions_seal(mq_log *log, mq_queue *queue);
 
+/* How many of the ten bytes that frame the ten digits of a checksum's property are as they should be. */
+int mq_crc_frame_matches(const uint8_t *property);
 /* Whether a record is of a delayed message, put aside until it is due. */
 int mq_is_scheduled(const uint8_t *bytes, const mq_record *record);
 /* The tags code that a record's unit has, unless an extension does. */

@@ -50,8 +50,7 @@ int mq_record_parse(const uint8_t *bytes, int64_t room, mq_record *record) {
     return size;
 }
 
-/* How many of the ten bytes that frame the ten digits are as they should be. */
-static int crc_frame_matches(const uint8_t *property) {
+int mq_crc_frame_matches(const uint8_t *property) {
     static const char NAME[] = "__CRC32#\1";
     int matches = property[MQ_CRC_PROPERTY_SIZE - 1] == 2;
     for (int i = 0; i < 9; i++) matches += property[i] == (uint8_t)NAME[i];
@@ -79,7 +78,7 @@ int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
     if (record->properties_size && bytes[record->size - 1] == 0) return MQ_CORRUPT;
     if (record->properties_size >= MQ_CRC_PROPERTY_SIZE) {
         const uint8_t *property = bytes + record->size - MQ_CRC_PROPERTY_SIZE;
-        int matches = crc_frame_matches(property);
+        int matches = mq_crc_frame_matches(property);
         /* A frame with a byte or two amiss is a damaged checksum, not a record without one. */
         if (matches >= 8) {
             uint32_t stored = 0;

@@ -156,8 +156,7 @@ void mq_records_set_store_host(uint8_t *records, int64_t size, const uint8_t *ho
         if (memcmp(bytes + AT_STORE_HOST, host, 8) == 0) continue;
         memcpy(bytes + AT_STORE_HOST, host, 8);
         int32_t covered = record.size - MQ_CRC_PROPERTY_SIZE;
-        if (record.properties_size >= MQ_CRC_PROPERTY_SIZE && !memcmp(bytes + covered, "__CRC32#\1", 9) &&
-            bytes[record.size - 1] == 2)
+        if (record.properties_size >= MQ_CRC_PROPERTY_SIZE && mq_crc_frame_matches(bytes + covered) == 10)
             put_checksum(bytes, record.size, mq_crc32(0, bytes, covered) & 0x7fffffff);
     }
 }
