@@ -174,7 +174,7 @@ class TopicFollower:
                 queue_offset = result.next_offset
                 if result.messages:
                     self._hand_over(list(result.messages))
-        except Exception as error:  # noqa: BLE001  Raised again in the thread that iterates.
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates
             self._hand_over(error)
 
     def _hand_over(self, what: list[mq.MessageExt] | Exception) -> None:

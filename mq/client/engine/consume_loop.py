@@ -251,7 +251,7 @@ class ConsumeLoop:
                 return owned.pass_over(error)
         except (BrokerClosed, ForkedBroker):
             raise
-        except Exception as error:  # noqa: BLE001 - see above: what it is does not matter
+        except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
             owned.hold_off(now, error)
             self._must_look = True
             return None

@@ -92,8 +92,7 @@ class _Lexer(Lexer):
     def __init__(self, _: object) -> None:
         pass
 
-    # Lark gives a lexer of this interface the text alone.
-    def lex(self, expression: str) -> Iterator[Token]:  # type: ignore[override]
+    def lex(self, expression: str) -> Iterator[Token]:  # type: ignore[override]  # Lark gives a lexer of this interface the text alone.
         return (Token(word.kind, word.value, start_pos=word.at) for word in words(expression))
 
 
