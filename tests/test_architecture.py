@@ -512,8 +512,11 @@ with mq.open(sys.argv[1]) as broker, mq.Producer(broker) as producer:
         except FileNotFoundError:
             continue
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/children") as children:
-            print("".join(f"child {child}\\n" for child in children.read().split()), end="")
+        try:
+            with open(f"/proc/self/task/{task}/children") as children:
+                print("".join(f"child {child}\\n" for child in children.read().split()), end="")
+        except (FileNotFoundError, ProcessLookupError):  # The thread ended.
+            continue
 """
 
 
