@@ -70,7 +70,7 @@ class ReplyRelay:
         self._workers = workers
         self._lock = threading.Lock()
         self._membership: Membership | None = None
-        self._holds = set[object]()
+        self._holds = set[object]()  # those of the membership, whose identity they are
         self._is_closed = False
 
     def listen(self) -> None:
@@ -102,8 +102,9 @@ class ReplyRelay:
             subscriptions=[Subscription(REPLY_TOPIC)],
             consume_from=None,
         )
+        self._holds = set()
         for queue, end in ends.items():
-            self._events.post(self._hold, queue, self._broker.puller(queue), end)
+            self._events.post(self._hold, self._holds, queue, self._broker.puller(queue), end)
 
     def is_heard_elsewhere(self) -> bool:
         """Whether another server of this store has producers that ask for replies."""
@@ -118,23 +119,25 @@ class ReplyRelay:
 
     def _leave(self) -> None:
         membership, self._membership = self._membership, None
+        holds, self._holds = self._holds, set()
         if membership is not None:
-            self._events.post(self._holding.drop_all, self._holds)
+            self._events.post(self._holding.drop_all, holds)
             membership.leave()
 
     # The topic of replies.
 
-    def _hold(self, queue: MessageQueue, puller: Puller, offset: int) -> None:
-        """Wait for the next reply. Called by the loop."""
+    def _hold(self, holds: set[object], queue: MessageQueue, puller: Puller, offset: int) -> None:
+        """Wait for the next reply. Called by the loop, perhaps after this member dropped its holds."""
 
         def again(_: bool) -> None:
-            self._workers.submit(self, partial(self._read, queue, puller, offset))
+            self._workers.submit(self, partial(self._read, holds, queue, puller, offset))
 
-        self._holding.hold(Held((queue, offset, None), math.inf, again, self._holds))
+        if holds is self._holds:
+            self._holding.hold(Held((queue, offset, None), math.inf, again, holds))
 
-    def _read(self, queue: MessageQueue, puller: Puller, offset: int) -> None:
+    def _read(self, holds: set[object], queue: MessageQueue, puller: Puller, offset: int) -> None:
         """Push what was stored since the offset."""
-        if self._is_closed:
+        if holds is not self._holds:
             return
         try:
             while True:
@@ -149,9 +152,10 @@ class ReplyRelay:
         except MQError as error:  # The topic was deleted: the next request begins anew.
             log.warning("replies that reach other servers of this store are not pushed here: %s", error)
             with self._lock:
-                self._leave()
+                if holds is self._holds:
+                    self._leave()
             return
-        self._events.post(self._hold, queue, puller, offset)
+        self._events.post(self._hold, holds, queue, puller, offset)
 
     def _push(self, message: MessageExt) -> None:
         properties = decode(message.encoded)
