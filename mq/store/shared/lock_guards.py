@@ -127,7 +127,7 @@ def thread_locks(path: Path, doing: str, timeout: float = LOCK_TIMEOUT) -> Calla
 
 
 def _busy_here(path: Path, doing: str, result: int) -> NoReturn:
-    text = f"{path}: another thread of this process is {doing}: see what it waits for"
+    text = f"{path}: another thread of this process is {doing}: {_what_it_waits_for(_pids(path))}"
     if result == lib.MQ_REENTERED:
         text = (
             f"{path}: a signal handler calls what its thread is in the middle of ({doing}): have the handler"
@@ -154,7 +154,7 @@ def locked_by_others(path: Path, doing: str, since: float, byte: int | None = No
     seconds = f"{monotonic() - since:.2g} s"
     if pid == os.getpid():
         text = f"{path}: another thread of this process has been {doing} for more than {seconds}"
-        return StoreLocked(f"{text}: see what it waits for", path=str(path), pid=pid)
+        return StoreLocked(f"{text}: {_what_it_waits_for(pids)}", path=str(path), pid=pid)
     text = f"{path}: another process has been {doing} for more than {seconds}"
     if pid is not None:
         text += f": {describe(pid)}"
@@ -211,8 +211,18 @@ def _covers(words: list[str], inode: int, byte: int) -> bool:
     return int(words[7]) <= byte and (words[8] == "EOF" or byte <= int(words[8]))
 
 
+def _what_it_waits_for(pids: set[int]) -> str:
+    """Of a thread of this process that has a lock for so long."""
+    pid = _stopped(pids)
+    return "see what it waits for" if pid is None else f"it waits most likely for {describe(pid)}"
+
+
 def _suspect(pids: set[int]) -> int | None:
-    stopped = sorted(pid for pid in pids if process_state(pid).is_stopped)
-    if stopped:
-        return stopped[0]
+    pid = _stopped(pids)
+    if pid is not None:
+        return pid
     return pids.pop() if len(pids) == 1 else None
+
+
+def _stopped(pids: set[int]) -> int | None:
+    return min((pid for pid in pids if process_state(pid).is_stopped), default=None)
