@@ -18,6 +18,7 @@ from tests.support.eventually import eventually
 
 Reply = Callable[["Link", Frame], Awaitable[None]]
 LIMIT = 30.0
+HANDSHAKE_LIMIT = 5.0  # of a client that is in the middle of it when the peer ends
 
 
 class Link:
@@ -61,7 +62,8 @@ class Peer:
         self.port = 0
         self._tls = tls
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = True
+        self._answering: set[asyncio.Future[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -96,6 +98,7 @@ class Peer:
         self.replies[code] = reply
 
     def start(self) -> None:
+        self._is_stopped = False
         self._server = self.listen("127.0.0.1")
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -126,6 +129,7 @@ class Peer:
         link.send(frame)
 
     async def _stop(self) -> None:
+        self._is_stopped = True
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -133,16 +137,19 @@ class Peer:
             link.reset()
 
     async def _settle(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Once it is stopped: no connection is left, also of those that are about to be accepted."""
+        for each in list(self._answering):
+            each.cancel()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            _, late = await asyncio.wait(tasks, timeout=HANDSHAKE_LIMIT)
+            for each in late:
+                each.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         link = Link(writer)
         self.links.append(link)
+        if self._is_stopped:  # It was accepted before, and not served yet.
+            link.reset()
         frames = FrameReader()
         try:
             while data := await reader.read(1 << 16):
@@ -154,14 +161,13 @@ class Peer:
                     reply = self.replies.get(frame.code)
                     if reply is not None:
                         answering = asyncio.ensure_future(reply(link, frame))
-                        self._tasks.add(answering)
-                        answering.add_done_callback(self._tasks.discard)
+                        self._answering.add(answering)
+                        answering.add_done_callback(self._answering.discard)
         except (ConnectionError, ssl.SSLError):
             pass
         finally:
             writer.close()
             link.is_open = False
-            self._tasks.discard(task)
 
 
 async def echo(link: Link, request: Frame) -> None:
