@@ -640,7 +640,7 @@ def test_what_send_async_took_is_sent_before_the_interpreter_ends() -> None:
                 print("\\n".join(each.body.decode() for each in messages), flush=True)
                 return super().append_batch(queue, messages)
 
-        producer = mq.Producer(Loud(default_queue_count=1))
+        producer = mq.Producer(Loud(default_queue_count=1), timeout=60)
         for number in range(500):
             producer.send_async(mq.Message("orders", b"%d" % number))
     """

@@ -63,7 +63,7 @@ def busy() -> Iterator[threading.Event]:
 def test_calls_one_after_the_other_are_done_by_the_same_thread() -> None:
     threads = [uninterrupted(threading.current_thread) for _ in range(200)]
     assert threading.main_thread() not in threads
-    assert len(set(threads)) < 20  # One, unless this machine stands still between two of them.
+    assert len(set(threads)) < 100  # One, unless this machine stands still between two of them.
     assert until(lambda: not workers())  # It ends when there is nothing to do.
     assert uninterrupted(lambda: "again") == "again"
 
@@ -199,13 +199,15 @@ def test_a_child_that_a_signal_handler_forks_waits_for_nothing_of_the_parent() -
     def forks(_number: int, _frame: FrameType | None) -> None:
         pids.append(os.fork())
 
-    before = signal.signal(signal.SIGALRM, forks)
+    own, before = os.getpid(), signal.signal(signal.SIGALRM, forks)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         result = uninterrupted(lambda: until(lambda: bool(pids)))
     except ForkedBroker:
         os._exit(0 if pids == [0] and uninterrupted(lambda: 5) == 5 else 1)
     finally:
+        if os.getpid() != own:
+            os._exit(1)
         signal.signal(signal.SIGALRM, before)
     assert result is True
     assert ends_well(pids[0])

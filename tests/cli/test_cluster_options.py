@@ -125,7 +125,7 @@ def test_a_wrong_secret_and_an_unknown_authority_are_one_line(
     assert (refused.status, len(refused.err.splitlines())) == (1, 1)
     assert "no valid signature" in refused.err
     assert "not-the-secret" not in refused.err
-    unknown = bare("--tls", target, "topics")
+    unknown = bare("--tls", "--timeout", "60", target, "topics")
     assert (unknown.status, len(unknown.err.splitlines())) == (1, 1)
     assert "certificate" in unknown.err
 
@@ -133,9 +133,10 @@ def test_a_wrong_secret_and_an_unknown_authority_are_one_line(
 def test_a_namespace_is_put_before_names(store: mq.LocalBroker, bare: Run) -> None:
     with serve(store, port=0, namesrv_port=0) as server:
         target = f"rocketmq://{server.name_server}"
-        assert bare(target, "--namespace", "shop", "create", "orders").status == 0
+        given = (target, "--namespace", "shop", "--timeout", "60")
+        assert bare(*given, "create", "orders").status == 0
         assert store.topics() == ["shop%orders"]
-        answer = bare(target, "--namespace", "shop", "topics", "--json")
+        answer = bare(*given, "topics", "--json")
         assert [each["topic"] for each in answer.objects] == ["orders"]
 
 
@@ -154,6 +155,7 @@ def test_copy_reaches_a_secured_target(
         source.create_topic("orders", 1).send(b"one")
     target = f"rocketmq://{secured.name_server}"
     own = ["--access-key", KEY, "--secret-key-file", str(secret_file), "--tls-ca", str(authority)]
+    own += ["--timeout", "60"]
     answer = bare(str(tmp_path / "source"), *own, "copy", target)
     assert (answer.status, answer.err) == (0, "")
     assert bodies(store.topic("orders")) == [b"one"]

@@ -41,8 +41,9 @@ def test_what_waits_is_counted_by_topic_and_by_when(run: Run, directory: Path) -
     assert answer.status == 0
     heading, first, second = (line.split() for line in answer.out.splitlines())
     assert " ".join(heading) == "TOPIC WAITING NEXT 1 MIN 1 H 1 D LATER"
-    assert first == ["bills", "3", "10", "min", "0", "1", "2", "0"]
-    assert second == ["orders", "5", "30", "min", "0", "3", "1", "1"]
+    # The time to the next one is rounded.
+    assert first in (["bills", "3", next_, "min", "0", "1", "2", "0"] for next_ in ("10", "9", "8"))
+    assert second in (["orders", "5", next_, "min", "0", "3", "1", "1"] for next_ in ("30", "29", "28"))
     bills_facts, orders_facts = run("timers", "--json").objects
     assert (bills_facts["topic"], bills_facts["waiting"], bills_facts["with_delay_level"]) == ("bills", 3, 2)
     assert bills_facts["last_due_ms"] == begin + 20 * HOUR

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,10 @@ def test_the_pytest_recipe_works(recipe: Path) -> None:
 def hear_signals(server: int, count: int) -> bool:
     """Whether so many workers have their own handlers. Until then a worker loses what it is sent,
     and gunicorn kills it after 30 s."""
-    workers = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    caught = [re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{each}/status").read_text()) for each in workers]
+    caught = []
+    for each in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        with suppress(OSError):  # It ended.
+            caught.append(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{each}/status").read_text()))
     own = [each for each in caught if each and int(each[1], 16) >> (signal.SIGABRT - 1) & 1]
     return len(own) == count
 

@@ -157,7 +157,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.timeout(20)  # Each takes a fraction of a second; what grew with the square would not end here.
+@pytest.mark.timeout(100)  # Each takes a fraction of a second; what grew with the square would not end here.
 @pytest.mark.parametrize("expression", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_text_is_accepted_or_refused_soon(expression: str) -> None:
     assert len(expression) <= LENGTH_MAX
@@ -281,7 +281,7 @@ def test_hostile_properties_are_as_if_they_were_not_there(encoded: bytes) -> Non
     assert not compiled("a > 5 OR a CONTAINS 'x' OR a IN ('') OR a = ''")(encoded)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(100)
 @pytest.mark.parametrize(
     "value", [b"9" * 30_000, b"-" * 30_000, b"1" * 30_000 + b".5", b"0." + b"1" * 30_000]
 )

@@ -57,7 +57,7 @@ def test_a_send_async_that_is_interrupted_at_any_instruction_holds_up_no_other(
 def test_a_first_send_async_that_is_interrupted_starts_one_thread_at_most(broker: LocalBroker) -> None:
     message = mq.Message("orders", b"first")
     for at in count():
-        with mq.Producer(broker, f"first-{at}") as producer:
+        with mq.Producer(broker, f"first-{at}", timeout=PATIENCE) as producer:
             size = interrupted_at(partial(producer.send_async, message), at)
             producer.send_async(message).result(PATIENCE)
             named = [each for each in threading.enumerate() if each.name == f"mq-producer-first-{at}"]
@@ -97,7 +97,7 @@ def test_a_close_of_a_producer_that_is_interrupted_at_any_instruction_ends_its_t
 
     kept = []
     for at in count():
-        producer = mq.Producer(broker, "closed")
+        producer = mq.Producer(broker, "closed", timeout=PATIENCE)
         producer.send_async(mq.Message("orders", b"one")).result(PATIENCE)
         kept.append(producer)
         if interrupted_at(partial(end, producer), at) is not None:
@@ -113,7 +113,7 @@ def test_a_message_that_comes_while_the_producer_closes_is_sent_or_refused(broke
     """By another thread: no future stays without a result."""
     message = mq.Message("orders", b"late")
     for number in range(20):
-        producer = mq.Producer(broker, f"late-{number}")
+        producer = mq.Producer(broker, f"late-{number}", timeout=PATIENCE)
         futures: list[Future[mq.SendResult]] = []
 
         def send(to: mq.Producer, into: list[Future[mq.SendResult]]) -> None:

@@ -20,6 +20,7 @@ from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.servers import Broker
 from tests.support.cluster.settings import BrokerPlan
 from tests.support.cluster.shared import unique_name
+from tests.support.processes.cpu_time import cpu_seconds
 
 __all__ = ["RealBroker", "StoreServer", "new_topic", "real_broker", "serving"]
 
@@ -92,8 +93,7 @@ class StoreServer:
     @property
     def cpu_seconds(self) -> float:
         """The processor time that its threads have used so far."""
-        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        return cpu_seconds(self.pid)
 
     @property
     def rss_bytes(self) -> int:
