@@ -4,7 +4,11 @@ import hypothesis
 import pytest
 
 hypothesis.settings.register_profile(
-    "few", max_examples=10, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+    "few",
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
 )
 
 
