@@ -13,6 +13,7 @@ import sys
 import time
 
 import mq
+from mq.broker.delay import recall as recalls
 from tests.broker.deliverer import SIZES
 
 PRECISION_MS = 200
@@ -21,6 +22,7 @@ RECALLED = 0.8  # of all
 
 def main(path: str, seed: str, count: str) -> None:
     chance = random.Random(int(seed))
+    recalls.TIMEOUT = 60.0  # The leader is killed over and over, and the machine may be busy.
     with mq.open(path, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
         topic = broker.topic("orders")
         waiting: list[tuple[int, str]] = []

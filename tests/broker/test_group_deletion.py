@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import mq
+from mq.broker import leader
 from mq.broker.local import LocalBroker
 from tests.broker.joining import QUEUES, client_ids, join
 from tests.support import assigned
@@ -231,7 +232,8 @@ def test_its_resets_of_broadcasting_consumers_go(broker: LocalBroker) -> None:
     assert list((broker.path / "mq" / "broadcast").iterdir()) == []
 
 
-def test_retention_names_it_no_more(directory: Path) -> None:
+def test_retention_names_it_no_more(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "RETENTION_INTERVAL", 3600.0)
     with open_small(directory) as broker:
         broker.create_topic("orders", 4)
         fill(broker, "orders", COUNT, 4)

@@ -227,7 +227,11 @@ class TestRestart:
             (queue,) = broker.create_topic("orders", 1).queues
             broker.topic("orders").send(b"first", delay_level=1)
             wait_for(queue, 1)
-            patch.setattr(Delivery, "deliver", lambda *_: None)  # However long it takes to close.
+            is_idle = threading.Event()
+            # However long it takes to close.
+            patch.setattr(Delivery, "deliver", lambda *_: is_idle.set())
+            schedule_of(broker).wake()
+            assert is_idle.wait(PATIENCE)  # The delivery of the first is through.
             broker.topic("orders").send(b"second", delay_level=1)
             broker.close()
         saved = json.loads((directory / "config" / "delayOffset.json").read_text())

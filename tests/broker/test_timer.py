@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,9 +34,12 @@ AHEAD_MS = (1000, 6000, 24_000)
 
 
 def wait_until_enqueued(broker: LocalBroker, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while timer_of(broker).enqueued() < count:
-        assert time.monotonic() < deadline
+    """As long as it goes on."""
+    known, deadline = -1, 0.0
+    while (enqueued := timer_of(broker).enqueued()) < count:
+        if enqueued > known:
+            known, deadline = enqueued, time.monotonic() + PATIENCE
+        assert time.monotonic() < deadline, f"{enqueued} of {count}"
         timer_of(broker).progress.notify()
         timer_of(broker).progress.wait_enqueued(count - 1, 0.1)
 
@@ -67,15 +73,17 @@ class TestBroker:
 
     def test_messages_come_when_they_are_due_whatever_their_order(self, broker: LocalBroker) -> None:
         with mq.Producer(broker) as producer:
-            for attempt in range(20):
-                name, begin = f"orders-{attempt}", time.monotonic()
+            for slower in range(1, 21):
+                name = f"orders-{slower}"
                 (queue,) = broker.create_topic(name, 1).queues
-                for delay_ms in (400, 50, 200, 1100, 100):
+                delays_ms = [slower * delay_ms for delay_ms in (400, 50, 200, 1100, 100)]
+                begin = time.monotonic()
+                for delay_ms in delays_ms:
                     producer.send(mq.Message(name, b"%d" % delay_ms, delay_ms=delay_ms))
-                if time.monotonic() - begin < 0.05:
+                if time.monotonic() - begin < 0.05 * slower:
                     break  # Else the machine was so slow that they are due in another order.
         came = wait_for(queue, 5)
-        assert [message.body for message in came] == [b"50", b"100", b"200", b"400", b"1100"]
+        assert [message.body for message in came] == [b"%d" % delay_ms for delay_ms in sorted(delays_ms)]
         for message in came:
             assert message.store_time_ms >= due_ms(message)
             assert message.store_time_ms >= message.born_time_ms + int(message.body)
@@ -263,14 +271,26 @@ def test_a_full_disk_delays_and_loses_nothing(
     assert caplog.text.count("timer messages have to wait") == 1
 
 
+SLEEPER = """
+import statistics, time
+late = []
+for due_ms in map(int, input().split()):
+    time.sleep(max(0.0, due_ms / 1000 - time.time()))
+    late.append(time.time() * 1000 - due_ms)
+print(statistics.median(late))
+"""
+
+
 def test_delivery_does_not_wait_for_a_busy_interpreter(tmp_path: Path) -> None:
     """Four threads that compute have the interpreter for 5 ms each, over and over."""
-    # The issue's bound, of half of them, in one of a few rounds: a machine may have other work.
+    # The issue's bound, of half of them, in one of a few rounds: a machine may have other work. What that
+    # costs whoever sleeps until a time is not theirs.
     assert any(late_beside_busy_threads(tmp_path / f"store{round_}") <= 10 for round_ in range(10))
 
 
-def late_beside_busy_threads(directory: Path) -> int:
-    """By how many ms half of the messages come too late, at the most."""
+def late_beside_busy_threads(directory: Path) -> float:
+    """By how many ms half of the messages come too late, at the most, less those by which a process of its
+    own does that sleeps until the same times."""
     count = 300
     ended = threading.Event()
 
@@ -279,12 +299,22 @@ def late_beside_busy_threads(directory: Path) -> int:
             sum(range(1000))
 
     threads = [threading.Thread(target=compute) for _ in range(4)]
-    with mq.open(directory) as broker, mq.Producer(broker) as producer:
+    with (
+        mq.open(directory) as broker,
+        mq.Producer(broker) as producer,
+        subprocess.Popen(
+            [sys.executable, "-c", SLEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as sleeper,
+    ):
         (queue,) = broker.create_topic("orders", 1).queues
         producer.send(mq.Message("orders", b"x", delay_ms=1))
         wait_for(queue, 1)
+        times = []
         for number in range(count):
-            producer.send(mq.Message("orders", b"x", delay_ms=400 + number * 7 % 1000))
+            times.append(now_ms() + 400 + number * 7 % 1000)
+            producer.send(mq.Message("orders", b"x", deliver_at_ms=times[-1]))
+        assert sleeper.stdin is not None
+        print(*sorted(times), file=sleeper.stdin, flush=True)
         for thread in threads:
             thread.start()
         time.sleep(1.5)
@@ -292,19 +322,25 @@ def late_beside_busy_threads(directory: Path) -> int:
         for thread in threads:
             thread.join()
         late = sorted(message.store_time_ms - due_ms(message) for message in wait_for(queue, count + 1)[1:])
-    print(f"\ndue to stored beside four busy threads: p50 {late[count // 2]} ms, most {late[-1]} ms")
+        slept = float(sleeper.communicate(timeout=PATIENCE)[0])
+    print(
+        f"\ndue to stored beside four busy threads: p50 {late[count // 2]} ms, most {late[-1]} ms;"
+        f" a process that sleeps: p50 {slept:.1f} ms"
+    )
     assert late[0] >= 0
-    return late[count // 2]
+    return late[count // 2] - slept
 
 
 def anonymous_memory() -> int:
     """What this process keeps in memory besides files, in bytes."""
+    gc.collect()
     status = Path("/proc/self/status").read_text()
     found = re.search(r"RssAnon:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) << 10
 
 
+@pytest.mark.timeout(900)
 def test_a_million_pending_timers_cost_no_memory_but_the_files(directory: Path) -> None:
     count = 1_000_000
     with mq.open(directory) as broker, mq.Producer(broker) as producer:

@@ -213,7 +213,7 @@ def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
 
         def late(topic: str) -> None:
             begun.set()
-            goes_on.wait(0.3)
+            assert goes_on.wait(SOON)
             delete(topic)
 
         monkeypatch.setattr(store_of(broker), "delete_queues", late)
@@ -223,11 +223,14 @@ def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
             os.kill(os.getpid(), signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, dies)
-        threading.Thread(target=interrupt).start()
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
         try:
             with pytest.raises(Died):
                 broker.delete_topic("orders")
         finally:
+            interrupting.join()  # A signal that came later would end this process.
             signal.signal(signal.SIGUSR1, before)
+        threading.Timer(0.3, goes_on.set).start()  # While the broker is being closed.
     with open_small(directory, duties=False) as broker:
         assert broker.topics() == []

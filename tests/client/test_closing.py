@@ -116,7 +116,8 @@ def test_an_interrupted_open_leaves_nothing_open(directory: Path) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("kind", ["push", "pull"])
 def test_an_interrupted_consumer_leaves_its_group(directory: Path, kind: str) -> None:
-    with mq.open(directory) as broker, mq.open(directory) as other:
+    # Without duties, whose threads may still be starting while the others are counted.
+    with mq.open(directory, duties=False) as broker, mq.open(directory, duties=False) as other:
         broker.create_topic("t", 1)
 
         def consume() -> None:
@@ -160,7 +161,7 @@ def test_an_interrupted_body_gives_its_key_up(directory: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_interrupted_transaction_producer_leaves_its_group(directory: Path) -> None:
-    with mq.open(directory) as broker:
+    with mq.open(directory, duties=False) as broker:  # See above.
 
         def commits(_message: mq.MessageExt) -> mq.TransactionState:
             return mq.TransactionState.COMMIT
@@ -207,14 +208,15 @@ def test_a_failed_open_leaves_nothing_open(directory: Path) -> None:
 
 
 def test_a_closed_broker_keeps_no_file_until_it_is_collected(tmp_path: Path) -> None:
-    before = descriptors()
+    gc.collect()  # What goes by itself does so now.
+    before = Counter(descriptors())
     gc.disable()
     try:
         for number in range(5):
             with mq.open(tmp_path / str(number)) as broker:
                 broker.create_topic("t", 1).send(b"x", delay_level=1)
         del broker
-        assert descriptors() == before
+        assert not Counter(descriptors()) - before
     finally:
         gc.enable()
 

@@ -11,6 +11,7 @@ from mq.client.engine.hung_listeners import NOT_HUNG, Hung, Running, standing_at
 from mq.client.engine.process_queue import MessageRun
 from mq.filter.selection import Selection
 from mq.message import MessageExt
+from tests.support.eventually import eventually
 from tests.support.recording_listener import PATIENCE
 
 QUEUES = [MessageQueue("orders", "mq", number) for number in range(3)]
@@ -32,8 +33,10 @@ def listening() -> Iterator[int]:
     thread.start()
     try:
         assert begun.wait(PATIENCE)
-        assert thread.ident is not None
-        yield thread.ident
+        ident = thread.ident
+        assert ident is not None
+        eventually(lambda: bool(re.fullmatch(LINE, standing_at(ident))), lambda: standing_at(ident))
+        yield ident
     finally:
         done.set()
         thread.join()

@@ -131,15 +131,16 @@ def test_what_a_poll_returned_is_consumed_when_the_next_begins(
     broker: mq.Broker, make: Make, clock: Clock
 ) -> None:
     send(broker, b"1", b"2", b"3")
-    consumer = make(consume_from="first")
+    interval = 3600.0  # Which does not pass by itself.
+    consumer = make(consume_from="first", auto_commit_interval=interval)
     assert len(consumer.poll(0, count_max=1)) == 1
-    clock.passed += 5
+    clock.passed += interval
     assert len(consumer.poll(0, count_max=1)) == 1
     # The first is committed, the second is in the caller's hands.
     assert consumer.committed(queue_of(broker)) == 1
     assert len(consumer.poll(0, count_max=1)) == 1
     assert consumer.committed(queue_of(broker)) == 1
-    clock.passed += 5
+    clock.passed += interval
     assert consumer.poll(0) == []
     assert consumer.committed(queue_of(broker)) == 3
 

@@ -712,7 +712,7 @@ def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
         open_lock.set()
         heard.wait(500)
         eventually(lambda: committed(broker) == 500)
-        assert states(broker)[0].reason == ""
+        eventually(lambda: states(broker)[0].reason == "")
     assert len(heard.messages) == 500
 
 

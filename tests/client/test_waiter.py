@@ -22,8 +22,10 @@ from mq.api.waiter import SWEEP_MAX
 from mq.filter.tags import tag_hash
 from mq.store.shared.waiting import Futex
 from tests.support.appending import append_one
+from tests.support.eventually import eventually
 from tests.support.memory.broker import MemoryBroker
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
+from tests.support.threads import threads_named
 
 LONG = 60.0
 
@@ -221,8 +223,10 @@ def test_the_consumers_of_a_loop_sleep_together(local: mq.LocalBroker) -> None:
             two.subscribe("orders")
             three.assign(local.topic("orders").queues[1:])
             polls = [asyncio.create_task(each.poll(LONG)) for each in (one, two, three)]
-            await asyncio.sleep(0.5)
-            thread = next(each for each in threading.enumerate() if each.name == "mq-aio-waiter")
+            await asyncio.to_thread(
+                eventually, lambda: bool(threads_named("mq-aio-waiter")), lambda: "no thread waits"
+            )
+            [thread] = threads_named("mq-aio-waiter")
             assert thread.native_id is not None
             asleep(os.getpid(), thread.native_id)
             for _ in range(10):  # Until what beginning left behind is done.

@@ -81,7 +81,10 @@ def test_a_sender_is_stopped_with_the_bucket_of_its_key(
         wait_until_stopped(process, nursery)
         refused: Calls = {
             "send": lambda: producer.send(order(b"refused"), dedup_key="key"),
-            "asynchronous": lambda: producer.send_async(order(b"refused"), dedup_key="key").result(),
+            # Its time runs before the producer's thread begins with it.
+            "asynchronous": lambda: producer.send_async(
+                order(b"refused"), dedup_key="key", timeout=10 * LIMIT
+            ).result(),
         }
         check(refused, LIMIT, rf"process {process.pid} \(.*\), which is stopped")
         check(other_calls(broker), PATIENCE, "")

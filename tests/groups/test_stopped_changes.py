@@ -33,7 +33,7 @@ from tests.support.store.sizes import SIZES
 
 pytestmark = pytest.mark.crash
 
-LEASE, LIMIT, PATIENCE = 0.3, 0.1, 60.0  # seconds
+LEASE, LIMIT, PATIENCE = 1.5, 0.1, 60.0  # seconds
 FEW = 2  # lines of each step, in a quick run
 names = count()
 

@@ -154,9 +154,12 @@ class TestOpRecords:
             for place, state in zip(places[1:], (COMMIT, ROLLBACK, COMMIT), strict=True):
                 broker.transactions.ender("payers")(*place, state)
         with mq.open(directory, read_only=True) as broker:
-            (op,) = records(broker, OP_TOPIC)
-        assert (op.body, op.tags, op.sys_flag) == (b"1,2,3,", "d", 0)
-        assert decode(op.encoded)["WAIT"] == "true"
+            ops = records(broker, OP_TOPIC)
+        # One, unless the ends are seconds apart.
+        assert b"".join(op.body for op in ops) == b"1,2,3,"
+        for op in ops:
+            assert (op.tags, op.sys_flag) == ("d", 0)
+            assert decode(op.encoded)["WAIT"] == "true"
 
     def test_both_forms_are_read(self) -> None:
         assert places_in(b"123") == [123]

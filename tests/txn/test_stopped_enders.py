@@ -95,7 +95,8 @@ def test_the_end_of_a_transaction_is_stopped_at_each_point(
             "asked": lambda: end(log_offset, queue_offset, state, True),
         }
         holder = rf"process {process.pid} \(.*\), which is stopped"
-        for name, (text, seconds) in outcomes(ends, LIMIT).items():
+        limit = PATIENCE if point == "SETTLED" else LIMIT
+        for name, (text, seconds) in outcomes(ends, limit).items():
             if point == "SETTLED":
                 assert not text, (name, text)
             else:
