@@ -30,7 +30,7 @@ from tests.crash.pager import pager
 from tests.support.insides import store_of, was_recovered
 from tests.support.power.recorder import record as start_recording
 from tests.support.processes.nursery import stopping
-from tests.support.processes.pauses import Stopwatch, pulse
+from tests.support.processes.pauses import Stopwatch, beat, beat_of, pulse
 from tests.support.processes.trace import (
     ACK,
     QUEUE_COUNT,
@@ -262,9 +262,19 @@ def follower(root: str, master: str, file_size: int, step: int, ready: str, go: 
 
 
 def victim(
-    root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, count: int, size: int, query: bool
+    root: str,
+    trace: str,
+    run: int,
+    *,
+    sizes: Sizes,
+    flush: Any,
+    pauses: str,
+    count: int,
+    size: int,
+    query: bool,
 ) -> None:
     """Sends until its fail point kills it. MQ_FAIL is in its environment."""
+    beat(beat_of(pauses))
     with mq.open(root, flush=flush, **sizes) as broker:
         sender = Sender(broker, trace, run, run, durable=flush == "sync")
         while not stopping:
@@ -317,9 +327,18 @@ def full(root: str, trace: str, run: int, *, sizes: Sizes, rounds: int, then: in
 
 
 def inspect(
-    root: str, traces: list[str], readers: list[str], answer: str, *, problems_too: bool = True
+    root: str,
+    traces: list[str],
+    readers: list[str],
+    answer: str,
+    pauses: str | None,
+    *,
+    problems_too: bool = True,
 ) -> None:
-    """Write to `answer` what is wrong with a store, beside the processes that have it open."""
+    """Write to `answer` what is wrong with a store, beside the processes that have it open. pauses: of one
+    that is watched meanwhile."""
+    if pauses is not None:
+        beat(beat_of(pauses))
     promised = [ack for trace in traces for ack in acks(trace)]
     with mq.open(root) as broker:
         recovered = store_of(broker).recovered

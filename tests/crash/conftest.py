@@ -31,12 +31,14 @@ class Crew:
     nursery: Nursery
     pulse: Path
 
-    def inspect(self, root: Path, traces: Sequence[Path], readers: Sequence[Path] = ()) -> Answer:
-        """What a process that opens the store now finds."""
+    def inspect(
+        self, root: Path, traces: Sequence[Path], readers: Sequence[Path] = (), pauses: Path | None = None
+    ) -> Answer:
+        """What a process that opens the store now finds. pauses: of one that is watched meanwhile."""
         path = root.parent / "answer.json"
         path.unlink(missing_ok=True)
         process = self.nursery.start(
-            "inspect", root=root, traces=list(traces), readers=list(readers), answer=path
+            "inspect", root=root, traces=list(traces), readers=list(readers), answer=path, pauses=pauses
         )
         assert process.wait(120), "an inspection hangs"
         self.nursery.forget(process)

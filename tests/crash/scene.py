@@ -87,6 +87,7 @@ class Scene:
             run=len(self.traces),
             sizes=self.way.sizes,
             flush=self.way.flush,
+            pauses=self.pauses,
             count=self.way.count,
             size=self.way.size,
             query=self.way.query,
@@ -103,7 +104,7 @@ class Scene:
         for state in ("beside", "dead", "closed"):
             if state == "dead":
                 self.survivor.kill()
-            answer = self.crew.inspect(self.root, self.traces)
+            answer = self.crew.inspect(self.root, self.traces, pauses=self.pauses)
             if state == "beside":
                 repairs = answer.repairs
             assert answer.wrong == [], state

@@ -13,7 +13,7 @@ from mq.broker.local import LocalBroker
 __all__ = ["WAYS", "appender", "bulk", "dying_appender"]
 
 TOPIC = "orders"
-LARGE = 40_000  # bytes: of two, the second one has no room in a file of the log
+LARGE = 40_000  # bytes: a file of the log has room for one
 
 
 def _single(broker: LocalBroker, name: str) -> list[bytes]:
@@ -24,11 +24,12 @@ def _single(broker: LocalBroker, name: str) -> list[bytes]:
 
 
 def _large(broker: LocalBroker, name: str) -> list[bytes]:
-    body = name.encode().ljust(LARGE, b".")
+    """Of which the last one needs a file of the log that nobody has made ahead yet."""
+    bodies = [f"{name} {number}".encode().ljust(LARGE, b".") for number in range(3)]
     with mq.Producer(broker, compress_over=1 << 20) as producer:
-        for each in (body + b"1", body + b"2"):
-            producer.send(mq.Message(TOPIC, each), queue=mq.MessageQueue(TOPIC, broker.name, 0))
-    return [body + b"1", body + b"2"]
+        for body in bodies:
+            producer.send(mq.Message(TOPIC, body), queue=mq.MessageQueue(TOPIC, broker.name, 0))
+    return bodies
 
 
 def _batch(broker: LocalBroker, name: str) -> list[bytes]:

@@ -55,4 +55,7 @@ def test_death_at_a_point(failing_crew: Crew, tmp_path: Path, point: str, way: s
     scene.die_at(point, passage)
     scene.let_live(5)
     repairs = scene.check()
-    assert repairs == (1 if point in HALF_DONE else 0)
+    if point == "NEW_LOG_FILE":  # Passed ahead of the end, beside a thread that may be in an append.
+        assert repairs in (0, 1)
+    else:
+        assert repairs == (1 if point in HALF_DONE else 0)

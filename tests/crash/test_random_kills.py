@@ -86,7 +86,7 @@ class Round:
             self.crew.nursery.forget(process)
 
     def check(self, state: str) -> None:
-        answer = self.crew.inspect(self.root, self.writers, self.readers)
+        answer = self.crew.inspect(self.root, self.writers, self.readers, self.pauses[0])
         assert answer.wrong == [], state
         assert not answer.recovered, f"{state}: a recovery where there was nothing to recover"
         print(

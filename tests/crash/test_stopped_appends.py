@@ -58,7 +58,8 @@ def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Calls:
     return {
         "send": lambda: producer.send(refused),
         "send to a queue": lambda: producer.send(refused, queue=queue),
-        "asynchronous": lambda: producer.send_async(refused).result(),
+        # Its limit counts from here on, and not from when the producer's thread takes the message.
+        "asynchronous": lambda: producer.send_async(refused, timeout=1.0).result(),
         "one-way": lambda: producer.send_oneway(refused),
         "batch": lambda: producer.send_batch([refused, refused]),
         "key": lambda: producer.send(refused, dedup_key=f"key-{next(keys)}"),
@@ -102,7 +103,7 @@ def stopped_at(process: Process, nursery: Nursery) -> None:
 def test_an_append_is_stopped_at_each_point(directory: Path, tmp_path: Path, nursery: Nursery) -> None:
     sent: Counter[bytes] = Counter()
     with (
-        mq.open(directory, **SIZES) as broker,
+        mq.open(directory, duties=False, **SIZES) as broker,
         mq.Producer(broker, timeout=LIMIT, retries=0, dedup_window=600) as producer,
     ):
         broker.create_topic(TOPIC, 2)
@@ -237,7 +238,6 @@ def test_a_process_is_stopped_at_the_making_of_a_file_of_the_log(
             assert seconds < PATIENCE / 2, name
             if not text:
                 sent[name.removeprefix("send ").encode()] += 1
-        assert not done.exists()
         process.go_on()
         assert process.wait(PATIENCE)
         assert nursery.failures() == ""

@@ -54,7 +54,7 @@ def test_in_a_forked_child_everything_is_refused(tmp_path: Path) -> None:
     ids=" and ".join,
 )
 def test_closing_while_other_threads_use_it(tmp_path: Path, kinds: list[str]) -> None:
-    ended = call(using.close_while_used, str(tmp_path), kinds, ROUNDS, timeout=120.0)
+    ended = call(using.close_while_used, str(tmp_path), kinds, ROUNDS)
     assert ended.keys() == {"BrokerClosed"}
     for store in tmp_path.iterdir():
         assert list(problems(store)) == []

@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
     "index_unit_count": 1 << 18,
 }
 REOPEN_MS = 100  # the promise, whatever the size
-DEATHS_MAX = 5
+DEATHS = 5
 RSS_OF_PAGES = 24 << 20  # what one process may have more of its own after millions of messages
 
 editions = pytest.mark.parametrize(
@@ -59,10 +59,16 @@ def fill_up(count):
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Peer]:
-    with Peer(tmp_path / "store", **SIZES) as peer:
-        peer.do("broker.create_topic('A', 1)")
-        peer.do(FILL.format(body=BODY))
+    with filling(tmp_path / "store") as peer:
         yield peer
+
+
+def filling(path: Path) -> Peer:
+    """A process that can fill_up() a store."""
+    peer = Peer(path, **SIZES)
+    peer.do("broker.create_topic('A', 1)")
+    peer.do(FILL.format(body=BODY))
+    return peer
 
 
 @editions
@@ -86,10 +92,18 @@ def test_a_backlog_costs_no_memory_no_time_to_read_and_none_to_open(
         assert last < 3 * first
         reader.kill()
 
-    # All are dead: the next one opens it as fast as a store of a thousand messages. Once in a few times is
-    # enough: what a machine takes that halts, or does other things meanwhile, is not the store's.
+    # All are dead: the next one opens it as fast as a store of a thousand messages. The best of a few times
+    # counts: what a machine takes that halts, or does other things meanwhile, is not the store's.
     writer.kill()
-    assert any(reopened_ms(tmp_path / "store", tmp_path / "other") < REOPEN_MS for _ in range(DEATHS_MAX))
+    with filling(tmp_path / "small") as other:
+        other.do("fill_up(1000)")
+        other.kill()
+    taken_ms = [
+        [reopened_ms(tmp_path / name, tmp_path / "opener") for name in ("store", "small")]
+        for _ in range(DEATHS)
+    ]
+    large_ms, small_ms = map(min, zip(*taken_ms, strict=True))
+    assert large_ms < max(REOPEN_MS, 3 * small_ms)
     broker = LocalBroker(tmp_path / "store", **SIZES)
     try:
         assert not was_recovered(broker)
@@ -130,7 +144,8 @@ def median(place):
         assert len(queue.read(place, count_max=32).messages) == 32
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
-times = [median(place) for place in {places}]
+# In turn, so that a machine that is slow for a while is so for all of them.
+times = [min(medians) for medians in zip(*([median(place) for place in {places}] for _ in range(5)))]
 """
 
 

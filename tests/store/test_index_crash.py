@@ -25,7 +25,8 @@ NAME = "20261121094500123"
 T = 1700000000123
 TRACE_ME, SINGLE_STEP = 0, 9
 
-# Puts the keys of its arguments, one second apart: key number n at log offset 100 * n.
+# Puts the keys of its arguments, one second apart: key number n at log offset 100 * n. A traced process stops
+# when all but the puts is done: every instruction from there on takes the tracer a step.
 PUTTER = """
 import ctypes, os, signal, sys
 from mq.store.native import ffi, lib
@@ -33,16 +34,19 @@ from mq.store.native import ffi, lib
 path, slot_count, unit_count, traced, first, last = sys.argv[1], *map(int, sys.argv[2:])
 index = ffi.new("mq_index **")
 assert lib.mq_index_open(path.encode(), slot_count, unit_count, 1, index) == 0
-def put(number):
+put = lib.mq_index_put
+def arguments(number):
     key = b"key%d" % number
     hash_ = lib.mq_index_hash(b"A", 1, key, len(key))
-    assert lib.mq_index_put(index[0], hash_, 100 * number, 1700000000123 + 1000 * number) == 1
-if traced:
-    ctypes.CDLL(None).ptrace(0, 0, None, None)
-    os.kill(os.getpid(), signal.SIGSTOP)
-for number in range(first, last):
-    put(number)
-os._exit(0)
+    return index[0], hash_, 100 * number, 1700000000123 + 1000 * number
+def put_all(puts):
+    if traced:
+        ctypes.CDLL(None).ptrace(0, 0, None, None)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    for each in puts:
+        assert put(*each) == 1
+    os._exit(0)
+put_all([arguments(number) for number in range(first, last)])
 """
 
 
@@ -95,6 +99,7 @@ def states_of_puts(path: Path, slot_count: int, unit_count: int, first: int, las
     return states
 
 
+@pytest.mark.timeout(1200)  # Thousands of steps, each of which waits for a processor twice.
 @pytest.mark.parametrize(
     ("slot_count", "unit_count", "before", "last"),
     [(5, 12, 0, 2), (5, 12, 4, 6), (1, 12, 3, 4), (3, 6, 4, 5)],

@@ -68,7 +68,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(place=which)
     def open(self, place: int) -> None:
         if self.brokers[place] is None:
-            self.brokers[place] = open_small(self.path, flush=self.mode)
+            self.brokers[place] = self.open_patient()
+
+    def open_patient(self) -> LocalBroker:
+        """One whose duties delete nothing: retention is due where the model says so."""
+        return open_small(self.path, flush=self.mode, retention_hours=1e5)
 
     @rule(place=which)
     def close(self, place: int) -> None:
@@ -88,7 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
         for broker in self.brokers:
             if broker is not None:
                 return broker
-        self.brokers[0] = broker = open_small(self.path, flush=self.mode)
+        self.brokers[0] = broker = self.open_patient()
         return broker
 
     @rule(topic=topics)
@@ -199,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
         moment = time.time() - 100 * 3600
         for file in files[:oldest]:
             os.utime(file, (moment, moment))
-        count = broker.expire()
+        count = broker.expire(retention_hours=72)
         note(f"{count} of {len(files)} files went")
         kept_files = {int(file.name) for file in log_files(self.path)}
         assert count <= max(0, len(files) - 1)

@@ -24,7 +24,7 @@ from tests.support.insides import members_of, store_of, was_recovered
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import contents, copy_beside_others, fill, open_small, send
 
-SOON = 30.0
+SOON = 120.0
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from mq.errors import StoreFull
 from mq.store.timer import timer_log
+from tests.support.store.sleeping import asleep
 from tests.support.store.timers import BEGIN_MS, Bench
+from tests.support.threads import threads_named
 
 HOUR = 3_600_000
 KINDS = ["tmpfs"] if os.geteuid() == 0 else []
@@ -25,6 +27,9 @@ KINDS = ["tmpfs"] if os.geteuid() == 0 else []
 @contextmanager
 def no_room(bench: Bench) -> Iterator[None]:
     """All the space that is left is another's."""
+    # A search for room ahead of the log's end that is under way gives some back where it finds too little.
+    for thread in threads_named("mq-prepare"):
+        asleep(os.getpid(), thread.native_id)
     ballast = bench.root.parent / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):

@@ -47,6 +47,14 @@ def broker(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBro
         yield broker
 
 
+@pytest.fixture(params=["async", "sync"])
+def quiet(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
+    """Without the leader, which wakes all sleepers when it flushes, twice a second."""
+    with open_small(directory, flush=request.param, duties=False) as broker:
+        broker.create_topic("A", 3)
+        yield broker
+
+
 def number(broker: LocalBroker, queue_id: int, topic: str = "A") -> int:
     return queue_number(broker, broker.topic(topic).queues[queue_id].message_queue)
 
@@ -104,26 +112,18 @@ def test_messages_without_a_tag_are_found_by_the_hash_0(broker: LocalBroker) -> 
     assert wait.offsets == [1]
 
 
-def test_a_message_that_no_waiter_wants_wakes_none(broker: LocalBroker) -> None:
+def test_a_message_that_no_waiter_wants_wakes_none(quiet: LocalBroker) -> None:
     """Of 32 tags two may share a bit: a few of 200 may wake the sleeper, which goes on sleeping."""
-    wait = wait_for(broker, (0, 0, WANTED))
+    wait = wait_for(quiet, (0, 0, WANTED))
     waiting = Waiting(partial(wait.sleep, LONG))
     before = sleeps(waiting.thread)
     for count in range(200):
-        send(broker, "A", 0, b"for others", tags=f"tag{count}")
+        send(quiet, "A", 0, b"for others", tags=f"tag{count}")
     waiting.goes_on()
     assert sleeps(waiting.thread) - before <= 2 * 30
-    send(broker, "A", 0, b"news", tags="wanted")
+    send(quiet, "A", 0, b"news", tags="wanted")
     assert waiting.end() == 0
     assert wait.offsets == [200]
-
-
-@pytest.fixture(params=["async", "sync"])
-def quiet(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
-    """Without the leader, which wakes all sleepers when it flushes, twice a second."""
-    with open_small(directory, flush=request.param, duties=False) as broker:
-        broker.create_topic("A", 3)
-        yield broker
 
 
 def by(expression: str) -> bytes:
@@ -271,18 +271,18 @@ def test_more_queues_than_a_system_call_takes(broker: LocalBroker) -> None:
         assert waiting.end() == 299
 
 
-def test_126_queues_and_two_words_are_waited_for_one_by_one(broker: LocalBroker, words: mmap.mmap) -> None:
-    broker.create_topic("many", 126)
+def test_126_queues_and_two_words_are_waited_for_one_by_one(quiet: LocalBroker, words: mmap.mmap) -> None:
+    quiet.create_topic("many", 126)
     futexes = [Futex(words, 0), Futex(words, 4)]
     for news in ("queue", "word"):
         positions = [
-            Position(number(broker, queue_id, "many"), broker.topic("many").queues[queue_id].max_offset)
+            Position(number(quiet, queue_id, "many"), quiet.topic("many").queues[queue_id].max_offset)
             for queue_id in range(126)
         ]
-        wait = Wait(store_of(broker), positions, words=[(futex, futex.value) for futex in futexes])
+        wait = Wait(store_of(quiet), positions, words=[(futex, futex.value) for futex in futexes])
         waiting = Waiting(partial(wait.sleep, LONG))
         if news == "queue":
-            send(broker, "many", 125, b"news")
+            send(quiet, "many", 125, b"news")
             assert waiting.end() == 125
         else:
             futexes[1].add()
@@ -353,10 +353,10 @@ def test_each_of_64_words_ends_a_wait(broker: LocalBroker, words: mmap.mmap) -> 
         assert waiting.end() is None
 
 
-def test_a_wait_is_renewed_for_other_offsets_and_words(broker: LocalBroker, words: mmap.mmap) -> None:
+def test_a_wait_is_renewed_for_other_offsets_and_words(quiet: LocalBroker, words: mmap.mmap) -> None:
     futexes = [Futex(words, 4 * at) for at in range(3)]
-    send(broker, "A", 0, b"news")
-    wait = wait_for(broker, (0, 0, None), (1, 0, None), words=[(futexes[0], 0), (futexes[1], 0)])
+    send(quiet, "A", 0, b"news")
+    wait = wait_for(quiet, (0, 0, None), (1, 0, None), words=[(futexes[0], 0), (futexes[1], 0)])
     assert wait.sleep(LONG) == 0
     wait.renew([1, 0], [(futexes[2], 0)])
     waiting = Waiting(partial(wait.sleep, LONG))
@@ -368,7 +368,7 @@ def test_a_wait_is_renewed_for_other_offsets_and_words(broker: LocalBroker, word
     wait.drop_words()
     wait.renew([1, 0], [])
     waiting = Waiting(partial(wait.sleep, LONG))
-    send(broker, "A", 1, b"news")
+    send(quiet, "A", 1, b"news")
     assert waiting.end() == 1
 
 
@@ -475,7 +475,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
         peer.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("flush", "count"), [("async", 100_000), ("sync", 3_000)])
 def test_a_selective_waiter_loses_no_wake_up(directory: Path, flush: Any, count: int) -> None:
     """A sender, and a reader that never spins and wants some of it. Now and then the sender waits for the

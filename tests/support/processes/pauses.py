@@ -4,7 +4,8 @@ A Stopwatch runs around each call and notes the long ones, less the time that th
 had no processor (the kernel counts it). A pulse, in a process that never touches the store, sleeps a moment,
 touches a file, and notes when that took long: then the processors or the disk were busy, and every process
 waited. A beat, a thread of a process that does, notes when this one stood still: a process that waits for a
-live one that gets no processor waits for the machine.
+live one that gets no processor waits for the machine. So each process that may hold a lock has one, next to
+the file of the Stopwatch of whoever may wait for it: see beat_of.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import TracebackType
 
 from tests.support.processes.nursery import stopping
 
-__all__ = ["PROMISE", "Stopwatch", "beat", "longest", "pulse", "stalls", "unexplained"]
+__all__ = ["PROMISE", "Stopwatch", "beat", "beat_of", "longest", "pulse", "stalls", "unexplained"]
 
 PROMISE = 0.25  # s: a dead process never holds up a live one for longer.
 NOTED = 0.02
@@ -32,7 +33,7 @@ class Stopwatch:
     """`with watch:` around a call. The process has a beat from then on."""
 
     def __init__(self, path: Path | str) -> None:
-        beat(_beat_of(path))
+        beat(beat_of(path))
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -68,7 +69,7 @@ def pulse(path: str) -> None:
         round_ += 1
         if round_ % 20 == 0:
             os.pwrite(touched, b"x" * 4096, round_ % 64 * 4096)
-            os.fdatasync(touched)
+            os.fsync(touched)  # Not fdatasync: its time of change goes through the journal, as new pages do.
         now = time.monotonic()
         if now - last > NOTED:
             os.write(fd, RECORD.pack(last, now))
@@ -91,7 +92,7 @@ def beat(path: Path | str, noted: float = NOTED) -> None:
     threading.Thread(target=note, name="beat", daemon=True).start()
 
 
-def _beat_of(watched: Path | str) -> Path:
+def beat_of(watched: Path | str) -> Path:
     return Path(f"{watched}.beat")
 
 
@@ -118,7 +119,7 @@ def unexplained(begin: float, end: float, stalled: Iterable[Span]) -> float:
 
 def longest(watched: list[Path], pulse_path: Path) -> float:
     """Seconds of the longest pause that the machine does not explain."""
-    stalled = stalls(pulse_path, *map(_beat_of, watched))
+    stalled = stalls(pulse_path, *map(beat_of, watched))
     return max(
         (unexplained(begin, end, stalled) for path in watched for begin, end in _spans(path)), default=0.0
     )
