@@ -122,7 +122,7 @@ def test_an_answer_is_lost_though_the_request_was_served(proxy: FaultProxy, echo
     proxy.swallow_answers(SEND, count=1)
     with pytest.raises(TimeoutError):
         ask(proxy.address, SEND, body=b"stored", seconds=0.5)
-    assert b"stored" in echo.came
+    eventually(lambda: b"stored" in echo.came, lambda: bytes(echo.came))
     assert ask(proxy.address, SEND).code == 0
 
 

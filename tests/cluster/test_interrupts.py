@@ -50,7 +50,7 @@ def test_an_interrupted_call_leaves_the_broker_usable(broker: mq.Broker) -> None
     chance, sent = random.Random(5), set[bytes]()
     by_name = calls(broker)
     names = [*["send"] * 4, *by_name]
-    interrupted = 0
+    interrupted, threads_before = 0, threading.active_count()
     with alarms() as set_alarm:
         for number in range(ROUNDS):
             name = names[number % len(names)]
@@ -76,7 +76,7 @@ def test_an_interrupted_call_leaves_the_broker_usable(broker: mq.Broker) -> None
         lambda: f"{sent - stored(broker)} were sent, and are not there",
         PATIENCE,
     )
-    assert threading.active_count() < 20
+    assert threading.active_count() < threads_before + 10
     gc.collect()  # so that what is left of the interrupted calls warns here
 
 
@@ -86,7 +86,7 @@ def stored(broker: mq.Broker) -> set[bytes]:
 
 def test_a_forked_child_has_no_use_of_its_parents_objects(broker: mq.Broker) -> None:
     heard: list[bytes] = []
-    with mq.PushConsumer(broker, "billing") as consumer, mq.Producer(broker) as producer:
+    with mq.PushConsumer(broker, "billing") as consumer, mq.Producer(broker, timeout=30.0) as producer:
         consumer.subscribe("orders", listener=lambda message: heard.append(message.body))
         consumer.start()
         producer.send(mq.Message("orders", b"before"))

@@ -49,7 +49,8 @@ class Load(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        with mq.open(self._address) as broker, mq.Producer(broker) as producer:
+        # One attempt for each message, since it has a shard key.
+        with mq.open(self._address) as broker, mq.Producer(broker, timeout=60.0) as producer:
             number = 0
             while not self._ending.wait(1 / PER_SECOND):
                 body = f"m{number}"

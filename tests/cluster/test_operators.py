@@ -26,7 +26,7 @@ class Consuming:
         self.topic, self.group = unique_name("orders"), unique_name("billing")
         self.heard: list[bytes] = []
         broker.create_topic(self.topic, 2)
-        with mq.Producer(broker) as producer:
+        with mq.Producer(broker, timeout=30.0) as producer:
             self.sent = [producer.send(mq.Message(self.topic, b"%d" % number)) for number in range(10)]
         self.consumer = mq.PushConsumer(broker, self.group)
         self.consumer.subscribe(self.topic, listener=lambda message: self.heard.append(message.body))

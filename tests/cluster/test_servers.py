@@ -49,7 +49,7 @@ def test_no_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
 def is_running(pid: int) -> bool:
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # It was reaped before, or between open and read.
         return False
 
 

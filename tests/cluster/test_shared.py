@@ -53,4 +53,5 @@ def test_processes_share_a_cluster_until_the_last_has_died() -> None:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    eventually(lambda: not is_reached(address), lambda: address)
+    # A server that was to write its class archive is stopped in good order first.
+    eventually(lambda: not is_reached(address), lambda: address, seconds=240.0)

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support import oracle
+from tests.support.cluster.ports import free_port
 from tests.support.oracle import Sizes
 
 JVM_OPTIONS = (
@@ -146,6 +147,7 @@ class Server:
         """Starts a broker over a store, and the process if there is none."""
         given: dict[str, object] = {
             **SETTINGS,
+            "listenPort": free_port((-2,)),
             "mappedFileSizeCommitLog": sizes.commitlog_file_size,
             "mappedFileSizeConsumeQueue": sizes.queue_file_units * 20,
             "maxHashSlotNum": sizes.index_slot_count,

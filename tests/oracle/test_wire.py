@@ -28,7 +28,8 @@ from mq.remoting.codec.wire_names import wire_name
 from tests.support import oracle
 from tests.support.wire_values import Values
 
-pytestmark = [pytest.mark.oracle]
+# The first test of a run waits for Maven, which may have all to download.
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(900)]
 
 # Where RocketMQ's name of the class of the header is not that of the request.
 WITHOUT_A_CLASS = {GetAllGroups, GetAllTopics}  # in 5.3.3

@@ -100,11 +100,14 @@ def test_a_name_server_that_does_not_answer_leaves_time_for_the_next(
 def test_no_name_server_at_all_is_one_error_that_says_what_was_tried(
     peer: Peer, other: Peer, remoting: Remoting
 ) -> None:
-    names = NameServers(remoting, (peer.address, other.address))
+    addresses = peer.address, other.address
+    names = NameServers(remoting, addresses)
+    while names.chosen != peer.address:  # The silent one comes last, and may take all the time.
+        names = NameServers(remoting, addresses)
     peer.stop()
     other.on(GetRoute.CODE, silence)
     with pytest.raises(RemotingError, match="no name server answered GET_ROUTEINFO_BY_TOPIC") as caught:
-        names.call(GetRoute("orders"), timeout=1.0)
+        names.call(GetRoute("orders"), timeout=3.0)
     assert f"{peer.address} cannot be reached: Connection refused" in str(caught.value)
     assert f"{other.address} did not answer GET_ROUTEINFO_BY_TOPIC (105)" in str(caught.value)
     assert caught.value.code is None
@@ -123,7 +126,7 @@ def test_all_name_servers_are_told(peer: Peer, other: Peer, remoting: Remoting) 
 
 
 def test_a_route_is_asked_for_once_and_kept(peer: Peer, remoting: Remoting) -> None:
-    peer.on(GetRoute.CODE, after(0.1, routing({"orders": route("a", "b")})))
+    peer.on(GetRoute.CODE, after(1.0, routing({"orders": route("a", "b")})))
     cluster = Cluster(remoting, NameServers(remoting, (peer.address,)))
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cluster.route("orders"), range(8)))
@@ -163,7 +166,8 @@ def test_routes_are_refreshed_and_changes_are_told(peer: Peer, remoting: Remotin
     routes["orders"] = route("a", "b")
     wait(lambda: cluster.route("orders") == route("a", "b"))
     del routes["orders"]
-    wait(lambda: "orders" not in cluster.topics)
+    wait(lambda: ("orders", None) in changes)
+    assert cluster.topics == ("bills",)
     assert set(cluster.brokers) == {"a"}
     assert changes == [
         ("orders", route("a")),

@@ -207,7 +207,7 @@ def test_what_a_slave_does_not_have_yet_is_no_loss(cluster: Cluster) -> None:
     cluster.ends[SLAVE] = 40
     for start in (40, 60):
         with pytest.raises(RemotingError, match=r"slave 10\.0\.0\.2:10911 of broker 'mq' does not have"):
-            scan_of(cluster, retry_seconds=0.05).read(start, COUNT, 10, BIG)
+            scan_of(cluster, retry_seconds=0.3).read(start, COUNT, 10, BIG)
 
 
 def test_what_a_master_does_not_have_is_a_loss(cluster: Cluster) -> None:
@@ -271,7 +271,7 @@ def test_an_answer_that_leads_nowhere_is_an_error_in_time(
 ) -> None:
     cluster.script = lambda _address, request: lie(request.queue_offset)
     with pytest.raises(RemotingError):
-        scan_of(cluster, retry_seconds=0.05).read(5, COUNT, 10, BIG)
+        scan_of(cluster, retry_seconds=0.3).read(5, COUNT, 10, BIG)
     assert len(cluster.asked) > 1
 
 

@@ -16,6 +16,7 @@ from tests.support.eventually import eventually
 pytestmark = pytest.mark.rounds
 
 PATIENCE = 60.0  # seconds
+TIMEOUT = 30.0  # A broker on a machine under load may take longer than the default limit of a request.
 COMMIT, UNKNOWN = mq.TransactionState.COMMIT, mq.TransactionState.UNKNOWN
 
 
@@ -26,7 +27,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def broker(version: str) -> Iterator[mq.Broker]:
-    with mq.open("rocketmq://" + attached(version).name_server) as opened:
+    with mq.open("rocketmq://" + attached(version).name_server, timeout=TIMEOUT) as opened:
         yield opened
 
 
@@ -46,8 +47,13 @@ def bodies(count: int) -> list[bytes]:
 
 
 def send(broker: mq.Broker, topic: str, count: int, **fields: str) -> list[mq.SendResult]:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         return [producer.send(mq.Message(topic, body, **fields)) for body in bodies(count)]  # type: ignore[arg-type]  # of text values alone
+
+
+def wait_for_end(broker: mq.Broker, topic: str, count: int) -> None:
+    """RocketMQ puts a message into its queue some ms after it acknowledged it."""
+    wait_until(lambda: sum(queue.max_offset for queue in broker.topic(topic).queues) == count)
 
 
 class Consumed:
@@ -75,6 +81,7 @@ class Consumed:
 def test_what_is_sent_is_read_by_offset_by_id_and_by_key(broker: mq.Broker, topic: str) -> None:
     results = send(broker, topic, 20, keys="k", tags="paid")
     assert {result.status for result in results} == {mq.SendStatus.SEND_OK}
+    wait_for_end(broker, topic, 20)
     found = all_of(broker, topic)
     assert sorted(int(message.body) for message in found) == list(range(20))
     assert {message.msg_id for message in found} == {result.msg_id for result in results}
@@ -87,16 +94,18 @@ def test_what_is_sent_is_read_by_offset_by_id_and_by_key(broker: mq.Broker, topi
 
 
 def test_a_batch_lies_side_by_side(broker: mq.Broker, topic: str) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         result = producer.send_batch([mq.Message(topic, body) for body in bodies(50)])
+    wait_for_end(broker, topic, 50)
     (queue,) = [each for each in broker.topic(topic).queues if each.message_queue == result.queue]
     found = queue.read(result.queue_offset, count_max=32).messages
+    assert found
     assert [message.body for message in found] == bodies(50)[: len(found)]
     assert [message.msg_id for message in found] == list(result.msg_ids)[: len(found)]
 
 
 def test_a_large_body_travels_compressed(broker: mq.Broker, topic: str) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         result = producer.send(mq.Message(topic, b"x" * 100_000))
     message = broker.message(result.offset_msg_id)
     assert message.body == b"x" * 100_000
@@ -149,7 +158,7 @@ def all_topics(broker: mq.Broker, group: str) -> list[str]:
 
 
 def test_a_queue_is_consumed_in_order(broker: mq.Broker, topic: str) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         for number in range(100):
             producer.send(mq.Message(topic, b"%d" % number), shard_key=number % 3)
     with Consumed(broker, topic, unique_name("ledger"), ordered=True) as consumed:
@@ -161,7 +170,7 @@ def test_a_queue_is_consumed_in_order(broker: mq.Broker, topic: str) -> None:
 
 
 def test_a_remote_broker_selects_by_tags(broker: mq.Broker, topic: str) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         for number in range(20):
             tag = "even" if number % 2 == 0 else "odd"
             producer.send(mq.Message(topic, b"%d" % number, tags=tag))
@@ -176,7 +185,7 @@ def test_a_remote_broker_selects_by_tags(broker: mq.Broker, topic: str) -> None:
 
 def test_sql_selects_on_the_brokers(broker: mq.Broker, topic: str) -> None:
     def send_priced(first: int) -> None:
-        with mq.Producer(broker) as producer:
+        with mq.Producer(broker, timeout=TIMEOUT) as producer:
             for number in range(first, first + 20):
                 region = "EU" if number % 2 else "US"
                 fields = {"price": str(number), "region": region}
@@ -206,14 +215,17 @@ def test_queues_are_added_and_taken_away_while_a_group_consumes(broker: mq.Broke
     group = unique_name("billing")
     with Consumed(broker, topic, group) as first, Consumed(broker, topic, group) as second:
 
+        def assigned() -> set[mq.MessageQueue]:
+            both = first.consumer.assignment() | second.consumer.assignment()
+            return {queue for queue in both if queue.topic == topic}
+
         def has_come(count: int, queue_count: int) -> None:
             # A message may come twice when queues change hands.
             wait_until(lambda: len({each.body for each in first.messages + second.messages}) == count)
-            both = first.consumer.assignment() | second.consumer.assignment()
-            wait_until(lambda: len({queue for queue in both if queue.topic == topic}) == queue_count)
+            wait_until(lambda: len(assigned()) == queue_count)
 
         brokers = len({queue.broker_name for queue in broker.readable(topic)})
-        with mq.Producer(broker) as producer:
+        with mq.Producer(broker, timeout=TIMEOUT) as producer:
             for number in range(120):
                 if number == 40:
                     broker.create_topic(topic, 5)
@@ -280,7 +292,7 @@ def all_of(broker: mq.Broker, topic: str) -> list[mq.MessageExt]:
 def test_a_delayed_message_comes_late(broker: mq.Broker, topic: str) -> None:
     with Consumed(broker, topic, unique_name("late")) as consumed:
         started = time.monotonic()
-        with mq.Producer(broker) as producer:
+        with mq.Producer(broker, timeout=TIMEOUT) as producer:
             producer.send(mq.Message(topic, b"1", delay_level=2))
         consumed.wait_for(1)
     assert time.monotonic() - started > 1.5  # level 2 of this cluster is 2 s
@@ -288,7 +300,7 @@ def test_a_delayed_message_comes_late(broker: mq.Broker, topic: str) -> None:
 
 @pytest.mark.parametrize("version", ["5.3"])
 def test_a_timed_message_is_recalled(broker: mq.Broker, topic: str) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
         result = producer.send(mq.Message(topic, b"1", delay_ms=60_000))
     assert result.recall_handle is not None
     assert broker.recall(result.recall_handle) == result.msg_id
@@ -332,13 +344,14 @@ def test_a_group_is_reset_while_it_consumes(broker: mq.Broker, topic: str) -> No
 def test_a_group_that_was_never_used_is_reset(broker: mq.Broker, topic: str) -> None:
     group = broker.group(unique_name("new"))
     send(broker, topic, 10)
-    wait_until(lambda: sum(queue.max_offset for queue in broker.topic(topic).queues) == 10)
+    wait_for_end(broker, topic, 10)
     group.reset(topic, to="latest")
     assert sum(group.offsets(topic).values()) == 10
 
 
 def test_a_group_begins_at_the_end_where_it_is_told_to(broker: mq.Broker, topic: str) -> None:
     send(broker, topic, 10)
+    wait_for_end(broker, topic, 10)
     with Consumed(broker, topic, unique_name("new"), consume_from="last") as consumed:
         wait_until(lambda: len(consumed.consumer.assignment()) >= 2)
         time.sleep(1.0)
@@ -350,7 +363,10 @@ def test_a_group_begins_at_the_end_where_it_is_told_to(broker: mq.Broker, topic:
 def test_names_are_in_a_namespace(version: str) -> None:
     address = "rocketmq://" + attached(version).name_server
     namespace = unique_name("shop")
-    with mq.open(address, namespace=namespace) as inside, mq.open(address) as outside:
+    with (
+        mq.open(address, namespace=namespace, timeout=TIMEOUT) as inside,
+        mq.open(address, timeout=TIMEOUT) as outside,
+    ):
         inside.create_topic("orders", 1)
         assert inside.topics() == ["orders"]
         assert f"{namespace}%orders" in outside.topics()
@@ -372,7 +388,7 @@ def test_a_deleted_topic_is_gone(broker: mq.Broker, topic: str) -> None:
 
 def test_threads_send_side_by_side(broker: mq.Broker, topic: str) -> None:
     results: list[mq.SendResult] = []
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=TIMEOUT) as producer:
 
         def work() -> None:
             results.extend(producer.send(mq.Message(topic, b"x")) for _ in range(50))

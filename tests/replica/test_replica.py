@@ -244,11 +244,15 @@ def test_a_send_waits_for_replicas(tmp_path: Path, directory: Path) -> None:
         message = mq.Message("orders", b"x")
         assert producer.send(message).status is mq.SendStatus.SLAVE_NOT_AVAILABLE
         with follow(server, directory, flush="sync") as replica:
-            eventually(lambda: producer.send(message).status is mq.SendStatus.SEND_OK)
-            for _ in range(20):
+
+            def is_waited_for() -> bool:
                 sent = producer.send(message)
-                assert sent.status is mq.SendStatus.SEND_OK
+                if sent.status is not mq.SendStatus.SEND_OK:
+                    return False
                 assert replica.offset >= master.message(sent.offset_msg_id).log_offset
+                return True
+
+            eventually(lambda: all(is_waited_for() for _ in range(20)))
             with open_small(tmp_path / "master", flush="sync", replicas=2) as beside:
                 assert beside.topic("orders").send(b"x").status is mq.SendStatus.SLAVE_NOT_AVAILABLE
         eventually(lambda: producer.send(message).status is mq.SendStatus.SLAVE_NOT_AVAILABLE)

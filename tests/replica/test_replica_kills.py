@@ -73,6 +73,12 @@ def test_either_side_is_killed_and_goes_on(tmp_path: Path, replicas: int) -> Non
         for _ in range(ROUNDS):
             time.sleep(random.uniform(0.05, 0.6))
             random.choice((serving, following)).restart()
+        # However little was sent meanwhile, the copy's log goes beyond its first file.
+        eventually(
+            lambda: len(segment_files(copy / "commitlog")) > 2 and bool(acknowledged) == bool(replicas),
+            lambda: f"{segment_files(copy / 'commitlog')}, {len(acknowledged)} acknowledged",
+            seconds=200.0,
+        )
     with mq.open(copy, duties=False) as promoted:  # Before it hears of the master again.
         own_end = promoted.replication.log_range[1]
         lost = [number for number in acknowledged if not promoted.query("orders", number)]

@@ -123,6 +123,7 @@ def tree(extensions: Path) -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.mark.timeout(900)  # The first test of all waits for the build.
 def test_the_build_reports_what_it_should(tree: Path) -> None:
     """Otherwise all that follows would prove nothing."""
     code = "import mq; from mq.store.native import ffi, lib; print(lib.mq_crc32(0, ffi.new('char[8]'), 64))"

@@ -13,9 +13,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+ATTEMPTS, PAUSE_SECONDS = 3, 10.0
+COMPILATION_FAILED = "COMPILATION ERROR"  # as Maven says it
 
 
 class MavenUnavailable(Exception):
@@ -64,13 +68,31 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
+def run_download(
+    command: list[str],
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run what downloads, and again where it fails: a server may be out of reach for a moment."""
+    for attempt in range(ATTEMPTS):
+        time.sleep(PAUSE_SECONDS * attempt)
+        done = subprocess.run(
+            command, cwd=directory, env=environment, timeout=seconds, check=False, capture_output=True,
+            encoding="utf-8",
+        )  # fmt: skip
+        if done.returncode == 0 or COMPILATION_FAILED in done.stdout:
+            break
+    return done
+
+
 def _build(project: Path, target: str, arguments: list[str], directory: Path) -> None:
     need("javac", "mvn")
     with tempfile.TemporaryDirectory(dir=cache()) as scratch:
         place = Path(scratch) / "target"
         place.mkdir()
         command = ["mvn", "-B", "-q", "-f", str(project / "pom.xml"), f"-D{target}={place}", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+        done = run_download(command)
         if done.returncode != 0:
             raise MavenUnavailable(f"Maven could not build {project}:\n{done.stdout}{done.stderr}")
         place.rename(directory)

@@ -48,11 +48,23 @@ def test_the_page_has_the_figures_of_the_table(version: Version) -> None:
 @pytest.mark.parametrize(("version", "run_in"), CASES)
 def test_each_ends_as_the_table_says(version: Version, run_in: str, directory: Path, tmp_path: Path) -> None:
     wanted = {row.test: row.outcome for row in expected(version) if row.run_in == run_in}
+    differing = ending_otherwise(version, wanted, directory, tmp_path / "first")
+    if differing:  # Many wait for a fixed time, which a busy machine may exceed: once more.
+        print(differing)
+        wanted = {test: wanted[test] for test in differing}
+        differing = ending_otherwise(version, wanted, directory, tmp_path / "again")
+    assert differing == {}
+
+
+def ending_otherwise(
+    version: Version, wanted: dict[str, str], directory: Path, place: Path
+) -> dict[str, Outcome | None]:
+    """The tests that do not end as they should, with their outcomes."""
     encrypted = {test for test in wanted if test.startswith("tls.")}
-    found = outcomes(version, wanted.keys() - encrypted, directory, tmp_path / "plain")
+    found = outcomes(version, wanted.keys() - encrypted, directory, place / "plain")
     if encrypted:
-        found |= outcomes(version, encrypted, directory, tmp_path / "tls", tls=True)
-    assert {test: found.get(test) for test in wanted if not ends_as(found, test, wanted[test])} == {}
+        found |= outcomes(version, encrypted, directory, place / "tls", tls=True)
+    return {test: found.get(test) for test in wanted if not ends_as(found, test, wanted[test])}
 
 
 def ends_as(found: dict[str, Outcome], test: str, outcome: str) -> bool:

@@ -56,7 +56,8 @@ def write(journal: Path, kind: str, *words: object) -> None:
 def read(journal: Path) -> list[Event]:
     """All events so far."""
     found = []
-    for line in journal.read_text().splitlines():
+    whole, _, _ = journal.read_text().rpartition("\n")  # The rest is a line that is being written.
+    for line in whole.splitlines():
         kind, time_ms, member, *rest = line.split(" ")
         if not rest:
             found.append(Event(kind, int(time_ms), member))

@@ -34,7 +34,9 @@ def listener(journal: Path, name: str) -> Callable[[mq.MessageExt], None]:
 def main() -> None:
     address, topic, name, *journals = sys.argv[1:]
     with ExitStack() as stack:
-        broker = stack.enter_context(mq.open(address))
+        # A cluster on a machine under load may take longer than the default limit of a request.
+        remote = address.startswith("rocketmq://")
+        broker = stack.enter_context(mq.open(address, timeout=30.0) if remote else mq.open(address))
         for each in journals:
             group, _, journal = each.partition("=")
             consumer = stack.enter_context(

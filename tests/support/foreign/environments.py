@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import venv
@@ -80,8 +79,6 @@ def _need(tool: str) -> None:
 def _run(command: list[str], directory: Path) -> None:
     # A toolchain of the machine's own: Go would fetch another one that a module asks for.
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"}
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = maven.run_download(command, directory, environment, seconds=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -358,8 +358,8 @@ class Connection:
         kind = Request.TABLE.get(code)
         shown = f"request {code}" if kind is None else f"{kind.NAME} ({code})"
         return RequestTimeout(
-            f"{self.address} did not answer {shown} within {timeout:.1f} s; it may have been carried out all"
-            " the same",
+            f"{self.address} did not answer {shown} within {max(0.0, timeout):.1f} s; it may have been"
+            " carried out all the same",
             address=self.address,
         )
 

@@ -1,10 +1,7 @@
 package mq.oracle;
 
 import com.alibaba.fastjson2.JSONObject;
-import java.io.IOException;
 import java.io.Writer;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -12,7 +9,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
-import java.util.concurrent.ThreadLocalRandom;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
 import org.apache.rocketmq.common.TopicConfig;
@@ -38,7 +34,7 @@ final class Cluster {
         this.scratch = scratch;
     }
 
-    /** Starts a broker over a store; settings are lines of its properties file. */
+    /** Starts a broker over a store; settings are lines of its properties file, its port among them. */
     Map<String, Object> start(Path store, JSONObject settings) throws Exception {
         if (nameServer == null) {
             startNameServer();
@@ -46,7 +42,6 @@ final class Cluster {
         Properties properties = new Properties();
         properties.setProperty("brokerName", BROKER_NAME);
         properties.setProperty("brokerIP1", "127.0.0.1");
-        properties.setProperty("listenPort", Integer.toString(freePort()));
         properties.setProperty("namesrvAddr", nameServerAddress());
         properties.setProperty("storePathRootDir", store.toString());
         properties.setProperty("storePathCommitLog", store.resolve("commitlog").toString());
@@ -80,22 +75,6 @@ final class Cluster {
 
     private String nameServerAddress() {
         return "127.0.0.1:" + nameServer.getNettyServerConfig().getListenPort();
-    }
-
-    /**
-     * A port that was free a moment ago, and with it the one two below, where a broker listens as well: below those
-     * that the system gives to whoever connects, for a slow machine takes its time until the broker listens.
-     */
-    private static int freePort() throws IOException {
-        for (;;) {
-            int port = ThreadLocalRandom.current().nextInt(12_000, 32_000);
-            try (ServerSocket first = new ServerSocket(port, 1, InetAddress.getLoopbackAddress());
-                ServerSocket second = new ServerSocket(port - 2, 1, InetAddress.getLoopbackAddress())) {
-                return port;
-            } catch (java.net.BindException taken) {
-                continue;
-            }
-        }
     }
 
     void stop() {
