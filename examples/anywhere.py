@@ -42,7 +42,7 @@ class Billing:
 
 
 def sell(broker: mq.Broker, count: int) -> None:
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=60.0) as producer:
         for number in range(1, count + 1):
             for customer in CUSTOMERS:
                 body = f"{customer} {number}".encode()
@@ -68,9 +68,10 @@ def main() -> None:
         "target", nargs="?", default="var/anywhere", help="a directory, or rocketmq://HOST:PORT"
     )
     parser.add_argument("--namespace", help="of the cluster, before the names of topics and groups")
-    arguments = parser.parse_args()
-    options = {"namespace": arguments.namespace} if arguments.namespace else {}
-    with mq.open(arguments.target, **options) as broker:
+    parser.add_argument("--timeout", type=float, help="of the cluster, seconds for each request")
+    options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    target = options.pop("target")
+    with mq.open(target, **options) as broker:
         for customer, numbers in sorted(run(broker).items()):
             print(f"{customer} is billed for orders {', '.join(map(str, numbers))}")
 

@@ -21,7 +21,7 @@ FORKING = """if True:
     import mq
 
     def send(generation):
-        with mq.open(sys.argv[1]) as broker, mq.Producer(broker) as producer:
+        with mq.open(sys.argv[1]) as broker, mq.Producer(broker, timeout=60) as producer:
             ids = [producer.send(mq.Message("ids", b"x")).msg_id for _ in range(300)]
             ids += producer.send_batch([mq.Message("ids", b"x")] * 300).msg_ids
             sys.stdout.write("\\n".join(ids) + "\\n")
@@ -70,7 +70,7 @@ def test_no_id_comes_twice_over_threads(directory: Path) -> None:
     with mq.open(directory) as broker:
 
         def work() -> None:
-            with mq.Producer(broker) as producer:
+            with mq.Producer(broker, timeout=60) as producer:
                 mine = [producer.send(mq.Message("ids", b"x")).msg_id for _ in range(1000)]
                 mine += producer.send_batch([mq.Message("ids", b"x")] * 1000).msg_ids
                 ids.extend(mine)

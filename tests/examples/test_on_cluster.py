@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
 def test_one_program_runs_on_a_cluster(version: str) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / "anywhere.py")]
+    target = f"rocketmq://{attached(version).name_server}"
     completed = subprocess.run(
-        [*command, f"rocketmq://{attached(version).name_server}", "--namespace", unique_name("example")],
+        [*command, target, "--namespace", unique_name("example"), "--timeout", "30"],
         cwd=ROOT,
         capture_output=True,
         text=True,

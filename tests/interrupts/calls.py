@@ -399,7 +399,9 @@ def replicated(broker: LocalBroker) -> Call:
         path = broker.path.with_name(f"replica-{number}")
         with mq.remoting.serve(broker, port=0, namesrv_port=0, ha_port=0) as server:
             assert server.ha_address is not None
-            with mq.remoting.replicate(server.ha_address, path, broker=server.address) as replica:
+            with mq.remoting.replicate(
+                server.ha_address, path, broker=server.address, timeout=PATIENCE
+            ) as replica:
                 assert replica.error is None
                 assert not replica.is_over
                 assert not replica.cuts

@@ -30,13 +30,13 @@ def broker(directory: Path) -> Iterator[mq.Broker]:
         local.create_topic("orders", 1)
         with (
             mq.remoting.serve(local, port=0, namesrv_port=0) as server,
-            mq.open(f"rocketmq://{server.name_server}") as remote,
+            mq.open(f"rocketmq://{server.name_server}", timeout=PATIENCE) as remote,
         ):
             yield remote
 
 
 def test_a_poll_that_is_interrupted_at_any_instruction_leaves_nothing_locked(broker: mq.Broker) -> None:
-    producer = mq.Producer(broker)
+    producer = mq.Producer(broker, timeout=PATIENCE)
     with mq.PullConsumer(broker, GROUP, auto_commit=False) as consumer:
         consumer.subscribe("orders")
         consumer.poll(0.1)

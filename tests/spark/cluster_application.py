@@ -17,6 +17,7 @@ from tests.spark.session import begun, session
 
 TASKS = 16  # of the load
 TRIGGERS = 20  # of the copy, about
+TIMEOUT = "30s"  # of a request: brokers beside so many processes are slow
 BODY = "concat(string(id), ' ', repeat('x', 80)) AS body"
 PLACED = "to_json(struct(brokerName, queueId, queueOffset, string(body) AS text)) AS body"
 
@@ -36,7 +37,7 @@ def main(name_servers: str, place: Path, master: str, rows: int) -> None:
 
 def load(spark: Any, name_servers: str, rows: int) -> None:
     frame = spark.range(0, rows, 1, TASKS).selectExpr(BODY)
-    writer = frame.write.format("mq").options(nameServer=name_servers, topic="orders")
+    writer = frame.write.format("mq").options(nameServer=name_servers, timeout=TIMEOUT, topic="orders")
     writer.options(txnAppId="load", txnVersion="0").mode("append").save()
 
 
@@ -44,10 +45,10 @@ def copying(spark: Any, name_servers: str, rows: int) -> Any:
     options = {"topic": "orders", "startingOffsets": "earliest", "minPartitions": "2"}
     limit = str(max(100, rows // TRIGGERS))
     frame = spark.readStream.format("mq").options(
-        nameServer=name_servers, maxOffsetsPerTrigger=limit, **options
+        nameServer=name_servers, timeout=TIMEOUT, maxOffsetsPerTrigger=limit, **options
     )
     writer = frame.load().selectExpr(PLACED).writeStream.format("mq")
-    return writer.options(nameServer=name_servers, topic="results")
+    return writer.options(nameServer=name_servers, timeout=TIMEOUT, topic="results")
 
 
 if __name__ == "__main__":

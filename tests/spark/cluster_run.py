@@ -62,7 +62,10 @@ def run(
         say(f"[{time.monotonic() - began:6.1f} s] {text}")
 
     plans = [BrokerPlan(name, version) for name in ("a", "b")]
-    with Cluster(plans, version=version) as cluster, mq.open(f"rocketmq://{cluster.name_server}") as broker:
+    with (
+        Cluster(plans, version=version) as cluster,
+        mq.open(f"rocketmq://{cluster.name_server}", timeout=30.0) as broker,
+    ):
         for topic in ("orders", "results"):
             broker.create_topic(topic, QUEUES)
         survive(broker, cluster.name_server, rows, place, told, list(kills))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,12 @@ pa = pytest.importorskip("pyarrow")
 
 pytestmark = pytest.mark.rounds
 
+TIMEOUT_SECONDS = 30.0  # of a request: three, the default, are few for a broker that gets no processor
+
+
+def opened(name_server: str, **options: Any) -> mq.Broker:
+    return mq.open("rocketmq://" + name_server, timeout=TIMEOUT_SECONDS, **options)
+
 
 @pytest.fixture(params=["5.3", "4.9"])
 def name_server(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -37,7 +44,7 @@ def name_server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def broker(name_server: str) -> Iterator[mq.Broker]:
-    with mq.open("rocketmq://" + name_server) as broker:
+    with opened(name_server) as broker:
         yield broker
 
 
@@ -55,9 +62,8 @@ def forget_clusters() -> None:
 
 
 def source(name_server: str, **options: str) -> MqDataSource:
-    return MqDataSource(
-        {name.lower(): value for name, value in {"nameServer": name_server, **options}.items()}
-    )
+    given = {"nameServer": name_server, "timeout": f"{TIMEOUT_SECONDS:g}s", **options}
+    return MqDataSource({name.lower(): value for name, value in given.items()})
 
 
 def batch(name_server: str, *names: str, **options: str) -> list[dict[str, Any]]:
@@ -72,7 +78,7 @@ def numbers(found: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def ends_of(name_server: str, topic: str) -> int:
-    with mq.open("rocketmq://" + name_server) as broker:
+    with opened(name_server) as broker:
         try:
             return sum(queue.max_offset for queue in broker.topic(topic).queues)
         except mq.MQError:
@@ -284,12 +290,13 @@ def test_rows_go_where_they_say(name_server: str, broker: mq.Broker, topic: str)
 
 def test_delayed_rows_come_later(name_server: str, topic: str) -> None:
     before = time.time()
-    write(name_server, topic, 0, 4, delayLevel=pa.array([1, None, 2, None], pa.int32()))
-    assert numbers(batch(name_server, "body", topic=topic)) == [1, 3]
+    write(name_server, topic, 0, 4, delayLevel=pa.array([2, None, 2, None], pa.int32()))  # By two seconds.
+    found = numbers(batch(name_server, "body", topic=topic))
+    assert found == [1, 3] or time.time() - before >= 2
     eventually(
         lambda: numbers(batch(name_server, "body", topic=topic)) == [0, 1, 2, 3], lambda: "it did not come"
     )
-    assert time.time() - before >= 1
+    assert time.time() - before >= 2
 
 
 ALICE = Account("alice-key", "alice-secret", topics={"orders": "PUB|SUB"}, groups={"reports": "SUB"})
@@ -300,9 +307,7 @@ def test_keys_open_a_cluster_and_are_never_shown(version: Version) -> None:
     with Cluster([BrokerPlan("a", version)], version=version, access=Access((ALICE,))) as cluster:
         assert cluster.access is not None
         admin, address = cluster.access.admin, cluster.name_server
-        with mq.open(
-            "rocketmq://" + address, access_key=admin.access_key, secret_key=admin.secret_key
-        ) as broker:
+        with opened(address, access_key=admin.access_key, secret_key=admin.secret_key) as broker:
             for topic in ("orders", "salaries"):
                 broker.create_topic(topic, 1)
             (queue,) = broker.readable("salaries")
@@ -345,9 +350,7 @@ def test_keys_open_a_cluster_and_are_never_shown(version: Version) -> None:
 def test_everything_goes_through_tls(tmp_path: Path) -> None:
     with Cluster(tls="enforcing") as cluster:
         assert cluster.certificates is not None
-        with mq.open(
-            "rocketmq://" + cluster.name_server, tls=cluster.certificates.client_context()
-        ) as broker:
+        with opened(cluster.name_server, tls=cluster.certificates.client_context()) as broker:
             broker.create_topic("orders", 1)
             broker.topic("orders").send(b"7")
         given = {"topic": "orders", "tls": "true", "tlsCaFile": str(cluster.certificates.authority)}
@@ -363,11 +366,17 @@ def test_everything_goes_through_tls(tmp_path: Path) -> None:
 
 def test_names_are_in_a_namespace(name_server: str) -> None:
     namespace = unique_name("shop")
-    with mq.open("rocketmq://" + name_server, namespace=namespace) as inside:
+    with opened(name_server, namespace=namespace) as inside:
         inside.create_topic("orders", 1)
         inside.topic("orders").send(b"5")
     found = batch(name_server, "body", "topic", topic="orders", namespace=namespace)
     assert found == [{"body": b"5", "topic": "orders"}]
+
+
+def units(store: Path, topic: str) -> int:
+    """How many messages the files of a topic's queues have: 20 bytes for each, and zeros after the last."""
+    files = (store / "consumequeue" / topic).glob("*/*")
+    return sum(math.ceil(len(path.read_bytes().rstrip(b"\0")) / 20) for path in files)
 
 
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
@@ -375,14 +384,15 @@ def test_a_slave_is_read_where_the_master_is_gone(version: Version) -> None:
     master = BrokerPlan("a", version)
     with Cluster([master, slave_of(master)], version=version) as cluster:
         address = cluster.name_server
-        with mq.open("rocketmq://" + address) as broker:
+        with opened(address) as broker:
             broker.create_topic("orders", 1)
             write(address, "orders", 0, 500)
-            slave = cluster.brokers["a-slave1"]
-            config, queue = slave.store / "config" / "topics.json", slave.store / "consumequeue" / "orders"
+            slave = cluster.brokers["a-slave1"].store
+            config = slave / "config" / "topics.json"
             eventually(
-                lambda: queue.exists() and config.exists() and "orders" in config.read_text(),
-                lambda: "not copied",
+                lambda: config.exists() and "orders" in config.read_text() and units(slave, "orders") == 500,
+                lambda: f"not copied: {units(slave, 'orders')} of 500",
+                180,  # A slave of 5.3 asks for topics once a minute.
             )
         query = Query(address, topic="orders", startingOffsets="earliest")
         planned = query.plan()

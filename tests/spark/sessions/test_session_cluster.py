@@ -26,10 +26,10 @@ def shows_a_secret(text: str) -> bool:
 def test_rows_go_through_a_cluster(spark: Any, tmp_path: Path) -> None:
     name_server = attached("5.3").name_server
     orders, results = unique_name("orders"), unique_name("results")
-    with mq.open("rocketmq://" + name_server) as broker:
+    with mq.open("rocketmq://" + name_server, timeout=30.0) as broker:
         for topic in (orders, results):
             broker.create_topic(topic, 2)
-    given = {"nameServer": name_server, **KEYS}
+    given = {"nameServer": name_server, "timeout": "30s", **KEYS}
     numbered = spark.range(1000).selectExpr("string(id) AS body", "'paid' AS tags")
     numbered.write.format("mq").options(topic=orders, **given).mode("append").save()
     frame = spark.read.format("mq").options(topic=orders, **given).load()
