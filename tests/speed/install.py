@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.speed.progress import say
+from tests.support import maven
 
 NEEDED = {
     "plyvel": "plyvel",
@@ -36,8 +37,10 @@ def use(directory: Path) -> None:
     importlib.invalidate_caches()
 
 
+@maven.locked("peers.lock")
 def install_missing(directory: Path) -> list[str]:
-    """Install what is not there, one by one; returns the distributions that could not be installed."""
+    """Install what is not there, one by one; returns the distributions that could not be installed. Processes
+    that do so at the same time wait for each other: a package that is half there looks installed."""
     directory.mkdir(parents=True, exist_ok=True)
     use(directory)
     failed = []

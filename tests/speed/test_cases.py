@@ -87,7 +87,9 @@ def test_a_benchmark_case_runs(
     measured = case.measure(Bench(Plan.smoke(), tmp_path / "data", cache, lambda _: None))
     figures = measured.figures()
     assert len(figures) == 1
-    assert all(math.isfinite(figure) and figure > 0 for figure in figures)
+    # So short a run may have no stall at all.
+    may_be_none = case.name == "batch/stalls"
+    assert all(math.isfinite(figure) and (figure > 0 or (may_be_none and figure == 0)) for figure in figures)
     assert list((tmp_path / "data").iterdir()) == []
 
 

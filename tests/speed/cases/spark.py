@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
+from tests.spark.session import begun
 from tests.speed import ours
 from tests.speed.cases.case import Bench, Case
 from tests.speed.goal import Goal, at_least, at_most
@@ -79,6 +80,8 @@ def _started(place: Path) -> Iterator[Any]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.python.task.killTimeout": "60s",  # Else a task that outlives its query has two seconds.
+        "spark.python.authenticate.socketTimeout": "240s",  # Else a Python that starts has fifteen.
     }
     builder: Any = SparkSession.builder
     spark = builder.master("local[2]").appName("mq speed").config(map=conf).getOrCreate()
@@ -219,7 +222,7 @@ def _micro_batches(where: str) -> Callable[[Bench], Measurement]:
                     writer = frame.writeStream.format(sink).options(**options)
                     writer = writer.option("checkpointLocation", str(checkpoint))
                     settle(bench.plan.memory_size)
-                    query = writer.trigger(availableNow=True).start()
+                    query = begun(writer.trigger(availableNow=True).start)
                     query.awaitTermination()
                     took = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
                 # The last progress may be of a look that found nothing more.
@@ -255,7 +258,7 @@ def _latency(bench: Bench) -> Measurement:
             with fresh(place) as directory:
                 notes = directory / "notes"
                 writer = source.select("body").writeStream.format(sink).options(notes=str(notes), **options)
-                query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
+                query = begun(writer.option("checkpointLocation", str(directory / "checkpoint")).start)
                 for beat in range(beats):
                     time.sleep(max(0, begin_ns + beat * BEAT_NS - time.time_ns()) / 1e9)
                     send(beat)

@@ -19,6 +19,7 @@ class IceoryxPair:
 
     def echo(self, count: int, ready: Callable[[], object]) -> None:
         node, subscriber, publisher = self._ends("there", "back")
+        ready()  # Both services are made. Of two processes that make one at the same time, one may give up.
         receive, send, body = self._receiver(subscriber), self._sender(publisher), self._body
         ready()
         for _ in range(count):
@@ -29,6 +30,7 @@ class IceoryxPair:
         del node
 
     def ping(self, count: int, ready: Callable[[], object]) -> list[int]:
+        ready()
         node, subscriber, publisher = self._ends("back", "there")
         receive, send, body = self._receiver(subscriber), self._sender(publisher), self._body
         now, times = time.perf_counter_ns, []
