@@ -131,6 +131,11 @@ class Peer:
     async def _stop(self) -> None:
         self._is_stopped = True
         if self._server is not None:
+            # A connection that is accepted, and has no transport yet, would be left open by the close.
+            for sock in self._server.sockets:
+                self._loop.remove_reader(sock.fileno())
+            for _ in range(2):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
         for link in self.links:
