@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark.pipeline import CLUSTER
-from tests.spark.session import begun, session
+from tests.spark.session import session
+from tests.support.started_queries import begun
 
 TASKS = 16  # of the load
 TRIGGERS = 20  # of the copy, about

@@ -29,7 +29,8 @@ from pyspark.errors import PySparkException
 import mq
 from mq.spark.sink.commit import last_entry
 from tests.spark.processes import GAVE_UP
-from tests.spark.session import begun, session
+from tests.spark.session import session
+from tests.support.started_queries import begun
 
 COUNT = "count"  # the transaction id of its writes
 FAILURES_MAX = 15  # of a query without a batch in between

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mq.broker.local import LocalBroker
-from tests.spark.session import begun
 from tests.spark.writing import stored
+from tests.support.started_queries import begun
 
 
 def run(frame: Any, directory: Path, checkpoint: Path, **options: str) -> None:

@@ -6,8 +6,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +72,3 @@ def session(place: Path, master: str = "local[2]", **more: str) -> Any:
     }
     builder: Any = SparkSession.builder
     return builder.master(master).appName("mq tests").config(map=conf).getOrCreate()
-
-
-def begun(start: Callable[[], Any]) -> Any:
-    """A query that was started, when it has found its sources. Spark gives the Python of one ten seconds to
-    start, which no setting changes; where the machine stood still meanwhile, it is started once more."""
-    while True:
-        query = start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.02)
-        if not is_late(query):
-            return query
-
-
-def is_late(query: Any) -> bool:
-    """Whether it ended because a Python did not start in time."""
-    error = query.exception()
-    return error is not None and "Python worker failed to connect back" in str(error)

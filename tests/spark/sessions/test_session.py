@@ -17,7 +17,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag, register
 from tests.spark.reading import send
-from tests.spark.session import ROOT, begun
+from tests.spark.session import ROOT
+from tests.support.started_queries import begun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 

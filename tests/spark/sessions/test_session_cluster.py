@@ -11,8 +11,8 @@ import pytest
 import mq
 from mq.spark import lag
 from tests.spark.cluster_run import run
-from tests.spark.session import begun
 from tests.support.cluster.shared import attached, unique_name
+from tests.support.started_queries import begun
 
 pytestmark = [pytest.mark.spark, pytest.mark.rounds, pytest.mark.timeout(1800)]
 

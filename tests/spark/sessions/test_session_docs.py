@@ -14,7 +14,7 @@ import pytest
 
 import mq
 from mq.store.check import problems
-from tests.spark.session import begun
+from tests.support.started_queries import begun
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 BLOCK = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -12,8 +12,8 @@ from mq.broker.local import LocalBroker
 from tests.spark.lasting import TIMES, LastingSource
 from tests.spark.reading import send
 from tests.spark.results import results, run
-from tests.spark.session import begun
 from tests.spark.writing import numbered, staged_files
+from tests.support.started_queries import begun
 from tests.support.store.small_store import open_small
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.

@@ -12,8 +12,8 @@ from mq.broker.local import LocalBroker
 from mq.spark.sink.ledger import TOPIC
 from tests.spark.reading import send
 from tests.spark.results import results, run
-from tests.spark.session import begun
 from tests.spark.writing import numbered, staged_files, stored
+from tests.support.started_queries import begun
 
 pytestmark = [pytest.mark.spark, pytest.mark.rounds, pytest.mark.timeout(900)]  # Spark on a slow machine.
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.spark.session import begun
 from tests.speed import ours
 from tests.speed.cases.case import Bench, Case
 from tests.speed.goal import Goal, at_least, at_most
 from tests.speed.pairing import Measurement, paired
 from tests.speed.spread import median
 from tests.speed.workspace import ROOT, fresh, peers_directory, settle
+from tests.support.started_queries import begun
 
 BODY_SIZE = 100
 QUEUE_COUNT = 4
