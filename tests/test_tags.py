@@ -47,7 +47,7 @@ def test_a_hash_is_javas_formula(text: str) -> None:
     assert -(1 << 31) <= tag_hash(text) < 1 << 31
 
 
-@pytest.mark.parametrize("expression", [None, "", "*"])
+@pytest.mark.parametrize("expression", [None, "", "*", " * ", "*\n"])
 def test_an_expression_for_everything_passes_every_tag(expression: str | None) -> None:
     assert parse(expression) is None
 

@@ -29,7 +29,8 @@ class AsyncDelivery:
     async def failures(self, messages: list[MessageExt]) -> list[Failure]:
         """Call the listener: what it did not consume. Cancelled from outside, it raises CancelledError."""
         try:
-            result = self._listener(messages if self._takes_lists else messages[0])
+            # The listener may do with its list what it likes.
+            result = self._listener(list(messages) if self._takes_lists else messages[0])
             if inspect.isawaitable(result):
                 result = await result
             if result is not None:

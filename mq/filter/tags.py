@@ -30,7 +30,7 @@ def parse(expression: str | None) -> TagFilter | None:
     """
     if expression is not None and not isinstance(expression, str):
         raise TypeError(f"a tag expression is a str, not {type(expression).__name__}")
-    if not expression or expression == "*":
+    if not expression or expression.strip(BLANKS) == "*":
         return None
     tags = frozenset(tag for piece in expression.split("||") if (tag := piece.strip(BLANKS)))
     if not tags:

@@ -573,6 +573,26 @@ def test_what_fails_comes_again_with_its_topic_and_is_counted(
     assert left(broker) == []
 
 
+def test_a_list_is_the_listeners_own(broker: mq.Broker) -> None:
+    """It may take messages out of it, and fail."""
+
+    async def main() -> None:
+        send(broker, b"1", b"2", b"3")
+        async with subscribed(broker) as consumer:
+
+            async def listener(messages: list[mq.MessageExt]) -> None:
+                asyncio.get_running_loop().call_soon(asyncio.create_task, consumer.close())
+                messages.clear()
+                raise Retry(delay_level=-1)
+
+            await consumer.run(listener, batch_size=3)
+
+    run(main)
+    dead = broker.topic("%DLQ%billing").queues[0].read(0).messages
+    assert [message.body for message in dead] == [b"1", b"2", b"3"]
+    assert committed(broker)[0] == 3
+
+
 def test_a_retry_chooses_the_delay_or_the_dead_letters(broker: mq.Broker) -> None:
     async def main() -> None:
         send(broker, b"1", b"2", b"3")

@@ -487,6 +487,55 @@ def test_seeking_goes_anywhere_that_is_kept(broker: mq.Broker, make: Make) -> No
         consumer.seek(mq.MessageQueue("orders", broker.name, 7), 0)
 
 
+def test_a_seek_counts_after_a_reset_that_came_before_it(broker: mq.Broker, make: Make) -> None:
+    send(broker, *(b"%d" % number for number in range(9)))
+    consumer = make()
+    queue = queue_of(broker)
+    for is_paused in (False, True):
+        consumer.poll(0, count_max=3)
+        consumer.commit()
+        if is_paused:
+            consumer.pause([queue])
+            broker.group("billing").reset("orders", to="earliest")
+            assert consumer.poll(0) == []
+        else:
+            broker.group("billing").reset("orders", to="earliest")
+        consumer.seek(queue, 7)
+        assert consumer.position(queue) == 7
+        consumer.resume([queue])
+        assert drained(consumer) == [b"7", b"8"]
+        consumer.commit()
+        assert consumer.committed(queue) == 9
+        broker.group("billing").reset("orders", to="earliest")
+
+
+def test_a_reset_counts_after_a_seek_that_came_before_it(broker: mq.Broker, make: Make) -> None:
+    send(broker, b"0", b"1", b"2")
+    consumer = make()
+    consumer.poll(0)
+    consumer.commit()
+    consumer.seek(queue_of(broker), 1)
+    broker.group("billing").reset("orders", to="latest")
+    assert consumer.poll(0) == []
+    assert consumer.committed(queue_of(broker)) == 3
+
+
+def test_a_topic_that_is_added_later_begins_at_its_end_if_so_told(broker: mq.Broker, make: Make) -> None:
+    broker.create_topic("bills", 2)
+    send(broker, b"old")
+    send(broker, b"old", topic="bills")
+    consumer = make(consume_from="last")
+    assert drained(consumer) == []
+    consumer.subscribe("bills")
+    send(broker, b"new", topic="bills")
+    assert drained(consumer) == [b"new"]
+    consumer.commit()
+    consumer.unsubscribe("bills")
+    send(broker, b"meanwhile", topic="bills")
+    consumer.subscribe("bills")
+    assert drained(consumer) == [b"meanwhile"]
+
+
 def test_seeking_to_a_time(broker: mq.Broker, make: Make) -> None:
     send(broker, b"old")
     time.sleep(0.005)  # store times are of whole milliseconds

@@ -424,6 +424,27 @@ def test_a_seek_reads_again_and_commits_there(broker: mq.Broker, other: mq.Broke
         assert [message.queue_offset for message in consumer.poll(PATIENCE)] == [2, 3, 4, 5]
 
 
+def test_the_first_commit_of_one_assigned_queue_is_none_of_another(broker: mq.Broker) -> None:
+    """Of a group that is new, and that this commit makes."""
+    queues = broker.topic("orders").queues
+    for queue_id in range(2):
+        send(broker, *numbers(3), queue_id=queue_id)
+    eventually(lambda: [queue.max_offset for queue in queues] == [3, 3])
+    began = [0, 0]
+    with mq.PullConsumer(broker, "billing", auto_commit=False) as consumer:
+        consumer.assign(queues)
+        for end in (4, 5):
+            for queue_id in range(2):
+                send(broker, "new", queue_id=queue_id)
+                while began[queue_id] < end:
+                    polled = consumer.poll(PATIENCE)
+                    for message in polled:
+                        assert message.queue_offset == began[message.queue_id]
+                        began[message.queue_id] += 1
+                    consumer.commit()
+        eventually(lambda: [consumer.committed(queue) for queue in queues] == [5, 5])
+
+
 @needs(TOLD_LACK)
 def test_assigned_queues_need_no_members(broker: mq.Broker, other: mq.Broker) -> None:
     for queue_id in range(2):

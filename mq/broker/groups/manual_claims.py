@@ -17,7 +17,7 @@ from mq.broker.groups.offsets import check_offset
 from mq.broker.groups.open_groups import OpenGroups
 from mq.message import MessageExt
 from mq.names import check_group
-from mq.store.shared.group_slots import RESETS, slot_word
+from mq.store.shared.group_slots import APPLIED, RESETS, slot_word
 from mq.store.shared.waiting import Futex
 
 __all__ = ["AssignedClaim", "LocalAssigned"]
@@ -78,12 +78,21 @@ class AssignedClaim(LastingClaim):
         self._has_told = False  # that a smaller offset than is committed was ignored
 
     def _state(self) -> tuple[int, int]:
-        """Which queue of its name this is, and how often its offset was reset; -1: never committed."""
+        """Which queue of its name this is, and how often its offset was reset; -1: the group has no slot of
+        it."""
         number = self._groups.numbers.find(self.queue.topic, self.queue.queue_id)
         member_table = self._groups.member_table(self._group)
         if member_table is None or not member_table.file.has(number):
             return number, -1
         return number, int(member_table.file.words[slot_word(number) + RESETS])
+
+    def _is_reset(self, number: int) -> bool:
+        """Whether nobody has taken note of a reset yet, of a queue that has a slot."""
+        member_table = self._groups.member_table(self._group)
+        if member_table is None:
+            return False
+        words, at = member_table.file.words, slot_word(number)
+        return bool(words[at + RESETS] != words[at + APPLIED])
 
     def committed(self) -> int | None:
         """See Claim.committed."""
@@ -92,7 +101,13 @@ class AssignedClaim(LastingClaim):
 
     def is_current(self) -> bool:
         """See Claim.is_current."""
-        return self._state() == self._seen
+        state = self._state()
+        if state != self._seen and self._seen[1] < 0 and state[0] == self._seen[0]:
+            # The first commit of any queue makes the slots of all.
+            if self._is_reset(state[0]):
+                return False
+            self._seen = state
+        return state == self._seen
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""

@@ -247,6 +247,8 @@ class OwnedQueue:
         low, high = self._broker.min_offset(self.queue), self._broker.max_offset(self.queue)
         if not isinstance(offset, int) or not low <= offset <= high:
             raise ValueError(f"{self.queue} has the offsets {low} to {high}, not {offset!r}")
+        if not self.is_draining and (self.is_restarting or not self.claim.is_current()):
+            self.restart()  # Where the offset was reset to before counts no more.
         self._replace_cache(offset)
         self._is_sought = True
 

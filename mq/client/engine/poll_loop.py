@@ -99,8 +99,8 @@ class PollLoop:
             raise ValueError("this consumer was assigned its queues: it cannot subscribe as well")
         if self.membership is None:
             check_agreement(self._broker, self._options.group, wanted)
-            if self._options.consume_from == "last":
-                self._begin_at_the_end(topic)
+        if self._options.consume_from == "last" and topic not in self._subscriptions:
+            self._begin_at_the_end(topic)
         self._resubscribe({**self._subscriptions, topic: wanted})
         self._deliveries[topic] = Delivery(topic, selection, self._listener)
         self.version = -1
