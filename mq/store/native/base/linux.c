@@ -58,7 +58,8 @@ int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int 
     if (errno == EINTR) return MQ_LINUX_SIGNAL;
     if (errno == ETIMEDOUT) return 0;
     /* Before Linux 5.16, or forbidden by a sandbox that does not know it: look each ms. */
-    return mq_linux_wait(words[0], seen[0], 1000000) ? 1 : 0;
+    int looked = mq_linux_wait(words[0], seen[0], 1000000);
+    return looked == MQ_LINUX_SIGNAL ? looked : looked != 0;
 }
 
 int mq_linux_wake(_Atomic uint32_t *word) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/sequential_writer.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -186,6 +187,16 @@ void mq_sequential_writer_close(mq_sequential_writer *writer) {
     leave(writer);
 }
 
+static int write_zeros(int fd, int64_t from, int64_t to) {
+    while (from < to) {
+        int64_t size = to - from < (int64_t)sizeof ZEROS ? to - from : (int64_t)sizeof ZEROS;
+        int result = mq_linux_write(fd, ZEROS, size, from);
+        if (result) return result;
+        from += size;
+    }
+    return 0;
+}
+
 int mq_sequential_writer_zero(struct mq_files *files, int64_t from, int64_t to) {
     int64_t file_size = mq_files_size(files);
     while (from < to) {
@@ -195,12 +206,21 @@ int mq_sequential_writer_zero(struct mq_files *files, int64_t from, int64_t to) 
         int64_t end = to < start + file_size ? to : start + file_size;
         int result = 0;
         while (!result && from < end) {
-            int64_t size = end - from < (int64_t)sizeof ZEROS ? end - from : (int64_t)sizeof ZEROS;
-            result = mq_linux_write(fd, ZEROS, size, from - start);
-            from += size;
+            /* A hole is zeros already, and a full disk has no blocks for others. */
+            off_t data = lseek(fd, from - start, SEEK_DATA);
+            if (data < 0 && errno == ENXIO) break;
+            off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+            if (hole <= data) { /* a file system that cannot tell */
+                data = from - start;
+                hole = end - start;
+            }
+            int64_t stop = start + hole < end ? start + hole : end;
+            result = write_zeros(fd, data, stop - start);
+            from = stop > start + data ? stop : end;
         }
         close(fd);
         if (result) return result;
+        from = end;
     }
     return 0;
 }

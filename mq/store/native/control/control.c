@@ -157,6 +157,7 @@ int mq_control_sync(mq_control *control) {
 
 void mq_control_set_boot(mq_control *control, const char *boot_id) {
     memcpy(control->shared->boot_id, boot_id, sizeof control->shared->boot_id);
+    atomic_store(&control->shared->replication.until, 0); /* by the clock of another boot, perhaps */
     /* Not in the checksum: nobody sleeps, and pages of them may be of another time. */
     for (int i = 0; i < MQ_SHARED_TESTS; i++) atomic_store(&control->shared->tests[i].size, 0);
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "log/follow.h"
+
 static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
 static const char BULK[] = "MQ_BULK\1";
 
@@ -160,6 +162,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         next = 0;
     }
     if (offset > next && !from_start) return 2;
+    /* No queue is like that: whoever wrote the record wants so many units, or a walk without an end. */
+    if (offset > MQ_OFFSET_MAX || (next && offset - next > MQ_FOLLOW_GAP_MAX)) return 0;
     if (offset > next && next == 0) {
         mq_control_queue_set(log->control, *number, offset, offset);
         next = offset;

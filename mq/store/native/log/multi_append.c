@@ -207,10 +207,13 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
     int64_t start = intent->start;
     int64_t end = intent->end;
     int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
-    if (start < 0 || end <= start || end > allocated || intent->count <= 0) return 0;
+    if (start < 0 || end <= start || intent->count <= 0) return 0;
     if (log_end != start && log_end != end) return 0;
     int is_published = log_end == end;
-    int64_t found = each_record(log, start, end, 0, is_published);
+    if (is_published && end > allocated) return 0;
+    /* Where not all of it was written, which a process that takes over sees, there are no units. */
+    if (end > allocated) end = allocated;
+    int64_t found = end == intent->end ? each_record(log, start, end, 0, is_published) : 0;
     /* What could not be read now may be whole: the next process looks again. */
     if (found == MQ_IO || found == MQ_MEMORY || found == MQ_BUSY) return (int)found;
     if (is_published) {
@@ -224,7 +227,7 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
         if (done < 0) return 0;
     }
     mq_fail_at(MQ_FAIL_REPAIR);
-    int result = mq_sequential_writer_zero(log->files, start, end);
+    int result = end > start ? mq_sequential_writer_zero(log->files, start, end) : 0;
     return result ? result : 1;
 }
 

@@ -10,24 +10,27 @@
 #include "base/fail.h"
 #include "base/linux.h"
 #include "log/append_internal.h"
+#include "log/follow.h"
 
-enum {
-    FILES_WRITTEN_MAX = 3, /* by one append */
-    TAKE_OVER_MS = 1000
-};
+enum { TAKE_OVER_MS = 1000 };
 
-/* Where what was ever written behind the log's end ends. */
+/* Where what was ever written behind the log's end ends: in whichever file, since an append leaves a hole
+ * behind the BLANK of a file that had no room. */
 static int64_t written_end(mq_log *log) {
     int64_t at = mq_control_get(log->control, MQ_LOG_END);
-    for (int files = 0; files < FILES_WRITTEN_MAX; files++) {
-        int64_t file_end = (at / log->file_size + 1) * log->file_size;
-        int64_t end = mq_files_data_end(log->files, at);
+    for (int64_t file = at / log->file_size * log->file_size;; file += log->file_size) {
+        int64_t end = mq_files_data_end(log->files, file);
         if (end == MQ_MISSING) return at;
         if (end < 0) return end;
-        if (end > at) at = end;
-        if (at < file_end) return at;
+        if (end > at && end > file) at = end;
     }
-    return at;
+}
+
+/* Records before `end` were made void, while the intent is armed: their zeros are to be on disk before
+ * anything that is stored in their place counts as flushed. A power cut would bring them back behind it. */
+static void note_void(mq_log *log, int64_t end) {
+    mq_control_raise(log->control, MQ_VOIDED_END, end);
+    mq_control_add(log->control, MQ_VOIDS, 1);
 }
 
 int mq_log_take_over(mq_log *log) {
@@ -70,7 +73,9 @@ static int intent_is_valid(mq_log *log, const mq_queue *queue, const mq_intent *
     if (intent->start < 0 || intent->end <= intent->start || intent->end - intent->start > 2 * log->file_size)
         return 0;
     if (intent->start != log_end && intent->end != log_end) return 0;
-    if (intent->count < 0 || intent->count > intent->end - intent->start) return 0;
+    /* A follower's record may have units before its own, of messages that its master lost. */
+    int64_t gap_max = atomic_load(&log->shared->following) ? MQ_FOLLOW_GAP_MAX : 0;
+    if (intent->count < 0 || intent->count > gap_max + intent->end - intent->start) return 0;
     if (intent->count == 0) return 1;
     return intent->queue_offset == next ||
            (intent->end == log_end && intent->queue_offset + intent->count == next);
@@ -83,6 +88,7 @@ static int repair_without_queue(mq_log *log, mq_intent *intent, int64_t log_end)
     int result = is_valid ? void_log(log, intent->start, intent->end) : 0;
     mq_fail_at(MQ_FAIL_REPAIR);
     if (result) return result;
+    if (is_valid) note_void(log, intent->end);
     atomic_store(&intent->armed, 0);
     mq_control_add(log->control, MQ_REPAIRS, 1);
     return 0;
@@ -98,6 +104,7 @@ int mq_log_repair(mq_log *log) {
     if (intent->queue == MQ_INTENT_BULK) {
         int result = mq_bulk_repair(log, intent, log_end);
         if (result < 0) return result;
+        if (result && log_end == intent->start) note_void(log, intent->end);
         atomic_store(&intent->armed, 0);
         if (result) mq_control_add(log->control, MQ_REPAIRS, 1);
         return 0;
@@ -119,6 +126,7 @@ int mq_log_repair(mq_log *log) {
         mq_fail_at(MQ_FAIL_REPAIR);
         if (!result) result = mq_unit_void(log, queue, intent->queue_offset, intent->count);
         if (result) return result;
+        note_void(log, intent->end);
     }
     atomic_store(&intent->armed, 0);
     mq_control_add(log->control, MQ_REPAIRS, 1);
