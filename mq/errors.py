@@ -94,7 +94,8 @@ class StoreLocked(MQError):
 
 
 class InsufficientResources(MQError):
-    """resource is "descriptors", "memory" or "threads". Once there are more, the same call works."""
+    """resource is "descriptors", "memory", "threads", or "groups" of a connection to a server. Once there are
+    more, the same call works."""
 
     def __init__(self, message: str, *, resource: str) -> None:
         super().__init__(message)

@@ -93,9 +93,9 @@ def moment(text: str | int) -> int:
         return text
     if text.isascii() and text.isdigit():
         return int(text)
-    if ago := _AGO.match(text):
-        return int(time.time() * 1000 - float(ago[1]) * _UNIT_MS[ago[2]])
     try:
+        if ago := _AGO.match(text):
+            return int(time.time() * 1000 - float(ago[1]) * _UNIT_MS[ago[2]])
         return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(

@@ -165,6 +165,17 @@ def test_a_member_of_a_wrong_kind_is_refused(member: str) -> None:
         decode(len(header).to_bytes(4, "big") + header)
 
 
+@pytest.mark.parametrize("escape", ["", "\\u0041"])
+@pytest.mark.parametrize("depth", [850, 5_000])
+def test_a_header_of_many_arrays_is_refused_or_read(depth: int, escape: str) -> None:
+    header = f'{{"code":1,"extFields":{{"a{escape}":{"[" * depth}{"]" * depth}}}}}'.encode()
+    frame = len(header).to_bytes(4, "big") + header
+    try:
+        assert len(decode(frame).fields) == 1
+    except RemotingError as error:
+        assert "the header of a frame is no JSON" in str(error)  # noqa: PT017 - it may be read as well
+
+
 @pytest.mark.parametrize(
     "text",
     [

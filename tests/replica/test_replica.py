@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -256,6 +258,37 @@ def test_a_send_waits_for_replicas(tmp_path: Path, directory: Path) -> None:
             with open_small(tmp_path / "master", flush="sync", replicas=2) as beside:
                 assert beside.topic("orders").send(b"x").status is mq.SendStatus.SLAVE_NOT_AVAILABLE
         eventually(lambda: producer.send(message).status is mq.SendStatus.SLAVE_NOT_AVAILABLE)
+
+
+def test_a_follower_that_is_ahead_of_the_master_has_nothing_that_is_sent(tmp_path: Path) -> None:
+    """As a slave of a master that was restored from a copy: it asks for more than there is."""
+    with (
+        open_small(tmp_path / "master", flush="sync", replicas=1) as master,
+        mq.Producer(master) as producer,
+        served(master) as server,
+    ):
+        host, _, port = (server.ha_address or "").rpartition(":")
+        for wanted in (1 << 40, 1 << 20):
+            with socket.create_connection((host, int(port))) as follower:
+                follower.sendall(struct.pack(">q", wanted))
+                answer = follower.recv(100)
+                assert struct.unpack(">qi", answer) == (master.replication.log_range[1], 0)
+                assert producer.send(mq.Message("orders", b"x")).status is not mq.SendStatus.SEND_OK
+
+
+def test_a_master_of_another_store_than_its_broker_is_an_error(tmp_path: Path, directory: Path) -> None:
+    with open_small(tmp_path / "one") as one, open_small(tmp_path / "other") as other:
+        one.create_topic("orders", 1)
+        for _ in range(100):
+            one.topic("orders").send(bytes(100))
+        one.expire(retention_hours=0)
+        with served(one) as server, served(other) as empty:
+            assert empty.ha_address is not None
+            with mq.remoting.replicate(empty.ha_address, directory, broker=server.address) as replica:
+                eventually(lambda: replica.error is not None, lambda: replica.offset)
+                assert "goes on at log offset 0" in str(replica.error)
+                assert not replica.is_over
+                other.create_topic("orders", 1).send(b"later")
 
 
 def test_replicas_are_waited_for_after_the_disk_alone(directory: Path) -> None:

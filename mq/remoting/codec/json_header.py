@@ -59,9 +59,12 @@ def encode(frame: Headed) -> bytes:
 
 def decode(header: bytes) -> Header:
     try:
-        members = _decoder.decode(header.decode())
+        return _header(_decoder.decode(header.decode()), header)
     except (ValueError, RecursionError) as error:
         raise RemotingError(f"the header of a frame is no JSON: {_short(error)}; {header[:80]!r}") from None
+
+
+def _header(members: Any, header: bytes) -> Header:
     if not isinstance(members, dict):
         raise RemotingError(f"the header of a frame is no JSON object: {header[:80]!r}")
     fields = members.get("extFields") or {}

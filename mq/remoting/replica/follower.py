@@ -110,7 +110,7 @@ class Follower:
                     continue
                 except (MQError, OSError) as error:
                     self._note(error)
-            except (MQError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - who would know that a thread ended?
                 self._note(error)
             if self.is_over:
                 return
@@ -229,9 +229,9 @@ class Follower:
     def _at_other(self, stream: _Stream, master_at: int) -> Exception:
         """The error for a master that sends from another log offset than the requested one."""
         own, position = self._directory.log, stream.position or 0
-        if master_at < position:
+        if master_at < position and self._overlap is not None:
             return _Parted(position if stream.compared else min(position, own.end), master_at)
-        if own.is_empty or not stream.is_comparing or master_at <= own.end:
+        if master_at < position or own.is_empty or not stream.is_comparing or master_at <= own.end:
             self._known_begin = master_at
             self._overlap = None
             return RemotingError(

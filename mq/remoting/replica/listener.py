@@ -53,6 +53,7 @@ class _Follower:
         self.address = address
         self.wanted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.sent = 0
+        self.is_known = False  # to go on from an offset that the log has
         self.acked = -1
         self.heard = monotonic()
         self.file: LogFile | None = None  # that is read now
@@ -183,6 +184,8 @@ class HaListener:
                 log.info(
                     "%s: follower %s goes on from log offset %d", self.address, follower.address, offsets[0]
                 )
+            if not follower.is_known:
+                continue
             # A follower cannot have more than was sent to it, or than it had at the start.
             follower.acked = min(offsets[-1], max(follower.sent, follower.wanted.result()), self._source.end)
             self._tell_acked()
@@ -197,6 +200,8 @@ class HaListener:
             there = source.begin if at < source.begin else source.end
             await loop.sock_sendall(follower.sock, encode_header(there, 0))
             return f"it wants log offset {at}, and the log is from {source.begin} to {source.end}"
+        follower.is_known, follower.acked = True, wanted
+        self._tell_acked()
         is_new = True
         while True:
             end = source.visible_end

@@ -42,8 +42,8 @@ NOBODY = "no such key"  # the secret to compare with if the key is unknown
 
 
 def _send(request: sending.SendFields, _: Frame) -> Iterable[Need]:
-    if request.topic.startswith(RETRY_PREFIX):
-        return [(request.topic.removeprefix(RETRY_PREFIX), SUB)]
+    if request.topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):  # They are their group's.
+        return [_read(request.topic)]
     return [(request.topic, PUB)]
 
 
@@ -134,6 +134,18 @@ NEEDS: Final[dict[type[Request], Needs]] = {
 }
 
 
+def _secret_and_rights(name: object, given: Any) -> tuple[str, Mapping[str, str]]:
+    """What a key has that has not all rights. Raises TypeError."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        secret, rights = given
+        if isinstance(rights, Mapping) and all(isinstance(kinds, str) for kinds in rights.values()):
+            return secret, rights
+    raise TypeError(
+        f"access key {name!r}: give its secret, or (secret, {{topic or group: 'PUB', 'SUB', 'PUB|SUB' or"
+        " 'DENY'})"
+    )
+
+
 class Access:
     """The keys of one server. Raises TypeError or ValueError if they are malformed."""
 
@@ -141,7 +153,7 @@ class Access:
         self._secrets: dict[str, str] = {}
         self._rights: dict[str, dict[str, frozenset[str]] | None] = {}
         for name, given in keys.items():
-            secret, rights = (given, None) if isinstance(given, str) else given
+            secret, rights = (given, None) if isinstance(given, str) else _secret_and_rights(name, given)
             if not isinstance(name, str) or not isinstance(secret, str) or not name or not secret:
                 raise TypeError("access_keys are {access_key: secret_key}, both of them texts")
             self._secrets[name] = secret

@@ -18,6 +18,7 @@ from mq.remoting.codec.records import with_names
 from mq.remoting.codec.requests.pushed import CheckTransactionState
 from mq.remoting.server.access import Access
 from mq.remoting.server.groups.members import RemoteMembers
+from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["Checks"]
 
@@ -50,6 +51,8 @@ class Checks:
                         group, f"serve@{group}"
                     )
                 for _ in range(CHECKS_AT_ONCE):
+                    if not self._asked(group):
+                        break  # Each check that is taken counts.
                     check = checker.next(0.0)
                     if check is None:
                         break
@@ -65,12 +68,16 @@ class Checks:
         for checker in checkers.values():
             checker.leave()
 
+    def _asked(self, group: str) -> list[Connection]:
+        """Those of its producers that read what they are sent."""
+        return [connection for connection, _ in self._members.producers(group) if connection.has_room]
+
     def _ask(self, group: str, check: Check) -> None:
         message, access = check.message, self._access
         # A check contains the message, and any key may name the group in a heartbeat.
         producers = [
             connection
-            for connection, _ in self._members.producers(group)
+            for connection in self._asked(group)
             if access is None or access.may_send(connection.access_key, message.topic)
         ]
         if not producers:

@@ -132,7 +132,7 @@ class Recovery:
             stored = lib.mq_log_first_time(self.log, resumed)
             if flushed_time is not None and stored >= flushed_time and resumed >= self.known.log_end:
                 break
-            # Nor does time fall in a log: what a dead process wrote lies behind its end, and is no part of it.
+            # Nor does time fall in a log: what a dead process wrote behind its end is no part of it.
             if stored < self.found.last_store_time and resumed >= self.known.log_end:
                 break
             self.lose(walk.end, resumed, "no whole record")

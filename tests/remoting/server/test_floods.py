@@ -19,13 +19,16 @@ import pytest
 from mq.api.broker import SendResult
 from mq.errors import AddressInUse
 from mq.remoting import serve
+from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, encode
+from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
-from mq.remoting.codec.requests.groups import GetAllGroups
+from mq.remoting.codec.requests.groups import GetAllGroups, HeartBeat, UnregisterClient
 from mq.remoting.codec.requests.name_servers import GetClusterInfo
 from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.groups.members import GROUPS_MAX
 from mq.remoting.server.options import Limits
 from mq.remoting.server.server import Server
 from mq.remoting.server.transport.connection import (
@@ -290,6 +293,23 @@ def test_all_connections_have_no_more_pulls_waiting_than_allowed() -> None:
             eventually(lambda: held(server) == 10, lambda: held(server))
             second.send(pull())
             assert second.receive().code == ResponseCode.SYSTEM_BUSY
+
+
+def test_the_groups_that_a_connection_names_are_bounded() -> None:
+    """Each costs descriptors. None of those that are too many is known, and others go on."""
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server, RawClient(server) as client:
+        names = [f"group-{number}" for number in range(GROUPS_MAX + 1)]
+
+        def code(*these: str) -> int:
+            groups = tuple(map(ProducerGroup, these))
+            return client.ask(HeartBeat(), to_json(Heartbeat("client", groups, ()))).code
+
+        assert code(*names) == ResponseCode.SYSTEM_BUSY
+        assert code(*names[:-1]) == ResponseCode.SUCCESS
+        assert code(names[-1]) == ResponseCode.SYSTEM_BUSY
+        leaves = UnregisterClient("client", producer_group=names[0])
+        assert client.ask(leaves).code == ResponseCode.SUCCESS
+        assert code(names[-1]) == ResponseCode.SUCCESS
 
 
 def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
 from mq.remoting import serve
-from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
+from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
-from mq.remoting.codec.requests.groups import HeartBeat
-from mq.remoting.codec.requests.offsets import GetMaxOffset
+from mq.remoting.codec.requests.groups import HeartBeat, UnregisterClient
+from mq.remoting.codec.requests.offsets import GetMaxOffset, UpdateConsumerOffset
 from mq.remoting.codec.requests.sending import EndTransaction, RecallMessage, SendMessage, SendMessageBack
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials, signed
-from mq.remoting.server.access import AccessKeys
+from mq.remoting.server.access import Access, AccessKeys
 from mq.remoting.server.server import Server
 from tests.support.raw_requests import RawClient, ask
 
@@ -29,11 +30,13 @@ KEYS: AccessKeys = {
     "mine": ("s", {"mine": "SUB", "orders": "SUB"}),
     "other": ("s", {"other": "SUB", "mine": "SUB"}),
     "any": ("s", {"*": "PUB|SUB", "secret": "DENY"}),
+    "writer": ("s", {"*": "PUB"}),
 }
 OPERATOR = Credentials("operator", "operators-secret")
 MINE = Credentials("mine", "s")
 OTHER = Credentials("other", "s")
 ANY = Credentials("any", "s")
+WRITER = Credentials("writer", "s")
 
 
 @pytest.fixture
@@ -72,6 +75,30 @@ def test_a_retry_is_sent_back_only_with_the_right_to_its_first_topic(
     assert answer.code == ResponseCode.NO_PERMISSION
     assert "lacks SUB for 'orders'" in answer.remark
     assert ask(server, SendMessageBack(retry.log_offset, "mine", 1), signer=MINE).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_what_a_group_failed_to_consume_is_written_by_its_members_alone(
+    store: mq.Broker, server: Server, prefix: str
+) -> None:
+    store.create_topic(prefix + "mine", 1)
+    request = SendMessage("shop", prefix + "mine", "TBW102", 4, 0, 0, 0, 0, "")
+    answer = ask(server, request, content=b"forged", signer=WRITER)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "lacks SUB for 'mine'" in answer.remark
+    assert store.topic(prefix + "mine").queues[0].max_offset == 0
+
+
+def test_a_member_is_unregistered_by_its_own_client_alone(store: mq.Broker, server: Server) -> None:
+    store.create_topic("orders", 1)
+    joins = to_json(Heartbeat("client", (), (ConsumerGroup("mine"),)))
+    with RawClient(server) as member, RawClient(server) as stranger:
+        assert member.ask(HeartBeat(), joins, signer=MINE).code == ResponseCode.SUCCESS
+        leaves = UnregisterClient("client", consumer_group="mine")
+        assert stranger.ask(leaves, signer=OTHER).code == ResponseCode.SUCCESS
+        assert [each.client_id for each in store.group("mine").members()] == ["client"]
+        assert member.ask(leaves, signer=MINE).code == ResponseCode.SUCCESS
+        assert store.group("mine").members() == []
 
 
 def test_a_half_message_is_not_sent_back(directory: Path) -> None:
@@ -195,3 +222,19 @@ def test_a_recorded_request_is_carried_out_again_and_no_changed_one(store: mq.Br
     assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.NO_PERMISSION] * 2
     assert [(message.body, message.keys) for message in queue.read(0).messages] == [(b"recorded", ("k",))] * 2
     assert "other" not in store.topics()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["s"], 5, ("s", "PUB"), ("s", None), ("s", {"orders": ["PUB"]}), ("s", {"orders": "PUB"}, "more")],
+)
+def test_a_key_that_is_no_key_is_named(given: Any) -> None:
+    with pytest.raises(TypeError, match="access key 'mine'"):
+        Access({"mine": given})
+
+
+def test_an_offset_of_no_queue_is_no_damage(store: mq.Broker, server: Server) -> None:
+    store.create_topic("orders", 1)
+    answer = ask(server, UpdateConsumerOffset("mine", "orders", -1, 5), signer=MINE)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "has no queue -1" in answer.remark

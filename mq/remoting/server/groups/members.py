@@ -15,10 +15,10 @@ from time import monotonic
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.api.group import Model, Subscription
+from mq.api.group import Member, Model, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
-from mq.errors import MQError, NotPermitted, TopicNotFound
+from mq.errors import InsufficientResources, MQError, NotPermitted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
 from mq.remoting.codec.bodies.heartbeat import (
@@ -36,6 +36,7 @@ __all__ = ["RemoteMembers", "selection_of"]
 
 log = logging.getLogger("mq.groups")
 
+GROUPS_MAX: Final = 256  # of one connection: each costs descriptors and threads' time
 # RocketMQ's values of consumeFromWhere. For values not listed here the client computes the offset itself.
 
 
@@ -48,6 +49,7 @@ class RemoteMembers:
         self._lock = threading.RLock()
         self._of: Final[dict[tuple[Connection, str], RemoteMember]] = {}
         self._by_client: Final[dict[tuple[str, str], RemoteMember]] = {}
+        self._named: Final[dict[Connection, set[str]]] = {}  # the groups that each has named
         self._producers: Final[dict[str, dict[Connection, str]]] = {}
         self._producers_by_client: Final[dict[str, Connection]] = {}
 
@@ -84,7 +86,16 @@ class RemoteMembers:
 
     def heard(self, connection: Connection, heartbeat: Heartbeat) -> None:
         """Handle a heartbeat. If a group cannot be joined, its error is raised after the others have
-        joined."""
+        joined. Raises InsufficientResources for too many groups, none of which is joined."""
+        named = {each.group_name for each in heartbeat.producer_data_set}
+        named |= {each.group_name for each in heartbeat.consumer_data_set}
+        known_groups = self._named.setdefault(connection, set())
+        if len(known_groups | named) > GROUPS_MAX:
+            raise InsufficientResources(
+                f"this connection names {len(known_groups | named)} groups, and may name {GROUPS_MAX}",
+                resource="groups",
+            )
+        known_groups |= named
         failure: MQError | None = None
         for producer in heartbeat.producer_data_set:
             if producer.group_name != INNER_PRODUCER_GROUP:
@@ -192,11 +203,12 @@ class RemoteMembers:
 
     def unregister(self, connection: Connection, client_id: str, producer: str, consumer: str) -> None:
         """Handle a client that has closed a producer or a consumer."""
+        self._named.get(connection, set()).difference_update((producer, consumer))
         if producer:
             self._remove_producer(connection, producer)
         if consumer:
             member = self._by_client.get((client_id, consumer))
-            if member is not None:
+            if member is not None and member.connection is connection:  # Not of another client's.
                 self._leave(member)
 
     def _remove_producer(self, connection: Connection, group: str) -> None:
@@ -213,6 +225,7 @@ class RemoteMembers:
 
     def lost(self, connection: Connection) -> None:
         """Handle a lost connection. Must not be called by the loop."""
+        self._named.pop(connection, None)
         with self._lock:
             for group in list(self._producers):
                 self._remove_producer(connection, group)
@@ -236,6 +249,8 @@ class RemoteMembers:
     def look(self) -> set[str]:
         """Notify the members of changed groups. Returns the groups with any change."""
         changed = set()
+        # Each group is read once, however many members it has.
+        tables: dict[tuple[str, int], tuple[Member, ...]] = {}
         for member in self.all():
             try:
                 version = member.membership.version()
@@ -243,8 +258,11 @@ class RemoteMembers:
                     continue
                 member.version_seen = version
                 changed.add(member.group)
-                members = tuple(member.membership.members())
-            except MQError as error:
+                table = member.group, version
+                if table not in tables:
+                    tables[table] = tuple(member.membership.members())
+                members = tables[table]
+            except (MQError, ValueError) as error:  # The member leaves at this moment.
                 log.debug("group %s: %s", member.group, error)
                 continue
             if _roles(members) != _roles(member.members_seen):

@@ -6,7 +6,7 @@ RocketMQ: broker/processor/ConsumerManageProcessor.java, AdminBrokerProcessor.ja
 from __future__ import annotations
 
 from mq.api.results import MessageQueue
-from mq.errors import GroupInvalid
+from mq.errors import GroupInvalid, TopicInvalid
 from mq.names import check_group
 from mq.remoting.codec.bodies.consuming import ConsumerOffsets, QueueOffsets
 from mq.remoting.codec.bodies.heartbeat import ConsumeFrom
@@ -156,6 +156,8 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
     check_group(group)
     if offset < 0:
         return  # Some clients say so that they have nothing to commit.
+    if queue.queue_id < 0:
+        raise TopicInvalid(f"topic {queue.topic} has no queue {queue.queue_id}: the first one is 0")
     served = call.served
     member = served.members.of(call.connection, group)
     kept = member.kept(queue) if member is not None else None

@@ -203,6 +203,11 @@ class Connection(asyncio.Protocol):
         return self._is_choked
 
     @property
+    def has_room(self) -> bool:
+        """Whether the client reads what it is sent."""
+        return not self._is_choked and self.unsent < self._limits.unsent_size
+
+    @property
     def described(self) -> str:
         """Address, language and version of the client."""
         return f"{self.address} ({self.language.name}, {version_name(self.version)})"
