@@ -49,7 +49,7 @@ class PullConsumer(PollingConsumer):
         With a timeout of 0, what is there now. It returns early, with nothing, when another thread closes
         the consumer or calls wakeup(). What the poll before returned counts as consumed from now on.
         """
-        if timeout < 0:
+        if not timeout >= 0:  # Not a number is neither.
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
         return self._next(timeout, count_max, in_loop=False)

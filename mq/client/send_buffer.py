@@ -122,7 +122,8 @@ class SendBuffer:
             # After it is there: room that is made from now on is told.
             if self._closed or self._has_room(size):
                 return
-            if not waiting.acquire(timeout=max(pending.deadline - monotonic(), 0.0)):
+            left = min(max(pending.deadline - monotonic(), 0.0), threading.TIMEOUT_MAX)
+            if not waiting.acquire(timeout=left):
                 break
         with suppress(ValueError):
             self._waiting.remove(waiting)

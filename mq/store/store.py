@@ -118,6 +118,7 @@ class Store:
         self.members: Members | None = None
         self.control: Control | None = None
         self.log: Any = None
+        _stores.add(self)  # A child that another thread forks from now on keeps no lock of it.
         try:
             with named_errors(self.root), self.open_lock.opening():
                 self.open_lock.opened_by()
@@ -132,7 +133,6 @@ class Store:
             self._drop()
             raise
         self._state = "open"
-        _stores.add(self)
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.open_lock.keep_brokers_out()
@@ -424,7 +424,7 @@ class Store:
 
     def _forked(self) -> None:
         """In a forked child: be of no use, and hold no lock that is the parent's."""
-        if self._state == "open":
+        if self._state in ("opening", "open"):
             self._state = "forked"
         self.log = None
         if self.control is not None:

@@ -6,6 +6,7 @@ They know nothing of the producer: one that is dropped without close() is collec
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -77,6 +78,7 @@ class Answers:
         self._closed.set()
         self._closing()
         self._checker.wakeup()
+        timeout = None if timeout == math.inf else timeout
         deadline = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import math
 import signal
 import sys
 import threading
@@ -277,3 +278,27 @@ def test_what_is_made_of_a_broker_keeps_it_open(
     del made
     gc.collect()
     recwarn.clear()
+
+
+def test_a_close_may_wait_for_ever(directory: Path) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(_: mq.MessageExt) -> None:
+        begun.set()
+        assert goes_on.wait(60)
+
+    with mq.open(directory) as broker:
+        broker.create_topic("orders", 1).send(b"one")
+        consumer = mq.PushConsumer(broker, "billing")
+        consumer.subscribe("orders", listener=slow)
+        consumer.start()
+        assert begun.wait(60)
+        threading.Timer(0.1, goes_on.set).start()
+        consumer.close(math.inf)
+        assert broker.group("billing").lag("orders") == 0
+        producer = mq.TransactionProducer(broker, "g", lambda _: mq.TransactionState.COMMIT)
+        producer.close(math.inf)
+        with mq.PullConsumer(broker, "billing") as polled:
+            polled.subscribe("orders")
+            with pytest.raises(ValueError, match="timeout is nan s"):
+                polled.poll(math.nan)

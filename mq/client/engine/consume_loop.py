@@ -12,6 +12,7 @@ under it; commits and notes, which are stores into memory, do.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -124,6 +125,7 @@ class ConsumeLoop:
         self.look_again()
         if self._pool.is_member():
             return []
+        timeout = None if timeout == math.inf else timeout
         deadline = None if timeout is None else self._clock() + timeout
         if not self.closed.wait(timeout):
             running = self._listeners_running()

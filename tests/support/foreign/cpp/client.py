@@ -55,7 +55,9 @@ def message_of(topic: str, body: str, way: str) -> Any:
 
 
 def send(name_server: str, topic: str, way: str, *bodies: str) -> None:
-    producer = Producer("cpp-producers")
+    producer = Producer(
+        "cpp-producers", timeout=30_000
+    )  # of ms; a busy machine may take longer than three seconds
     producer.set_namesrv_addr(name_server)
     producer.start()
     messages = [message_of(topic, body, way) for body in bodies]
