@@ -573,6 +573,35 @@ def test_what_fails_comes_again_with_its_topic_and_is_counted(
     assert left(broker) == []
 
 
+@pytest.mark.parametrize("before", ["poll", "seek"])
+def test_what_fails_comes_again_to_one_that_has_asked_before(before: str) -> None:
+    """It is a member since then, and was one that takes no retries."""
+    now = 0
+    broker = MemoryBroker(clock=lambda: now)
+
+    async def main() -> None:
+        nonlocal now
+        broker.create_topic("orders", 2)
+        send(broker, b"0", b"1", b"2")
+        listener = Failing(subscribed(broker), Retry(delay_level=1), 1)
+        if before == "poll":
+            polled = await listener.consumer.poll(0, count_max=2)
+            assert [message.body for message in polled] == [b"0", b"1"]
+        else:
+            listener.consumer.seek(broker.topic("orders").queues[0], 2)
+        running = asyncio.create_task(listener.consumer.run(listener))
+        await until(lambda: len(listener.seen) == 1)
+        await until(lambda: broker.group("billing").retrying() == {"orders": 1})
+        now += 1_000
+        broker.create_topic("wake")  # the clock moved: its waiter checks again
+        await running
+        assert listener.seen == [("orders", 0), ("orders", 1)]
+
+    run(main)
+    assert left(broker) == []
+    assert committed(broker)[0] == 3
+
+
 def test_a_list_is_the_listeners_own(broker: mq.Broker) -> None:
     """It may take messages out of it, and fail."""
 

@@ -255,6 +255,11 @@ class OwnedQueue:
     # Committing.
 
     @property
+    def is_sought(self) -> bool:
+        """Whether a seek is not committed yet."""
+        return self._is_sought
+
+    @property
     def is_behind(self) -> bool:
         """Whether there is something to commit."""
         return self._is_sought or self.cache.lowest > self.committed

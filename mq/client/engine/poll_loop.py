@@ -130,6 +130,8 @@ class PollLoop:
             retry = RETRY_PREFIX + self._options.group
             self._deliveries[retry] = Delivery(retry, Selection.of(), listener)
             self.version = -1
+            if self.membership is not None:
+                self._leave_as_one_that_asks(self.membership)
 
     def assign(self, queues: set[MessageQueue], expression: str | None, sql: str | None) -> None:
         if self._subscriptions:
@@ -164,6 +166,17 @@ class PollLoop:
                     consume_from="first" if consume_from == "last" else consume_from,
                 )
             return self.membership
+
+    def _leave_as_one_that_asks(self, membership: Membership) -> None:
+        """Have the next look join as one that listens: what the group sent back comes to those alone."""
+        for owned in list(self._owned.values()):
+            if self._options.auto_commit or owned.is_sought:
+                owned.commit()
+            self._claimed.give_up(owned)
+        self._round.clear()
+        with self._joining:
+            membership.leave()
+            self.membership = None
 
     def drain(self) -> None:
         """Begin nothing more; what is in hand is finished."""
