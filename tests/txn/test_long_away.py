@@ -103,3 +103,17 @@ def test_what_retention_comes_to_soon_is_stored_again_before_that(tmp_path: Path
         )
         delete_what_is_old(broker)
         assert undecided(broker).message.body == b"undecided"
+
+
+def test_one_that_is_older_than_messages_are_kept_is_asked_about_when_it_is_resumed(directory: Path) -> None:
+    options = {**OPTIONS, "transaction_timeout": 0.05, "transaction_check_interval": 0.05}
+    with mq.open(directory, transaction_check_max=1, **options) as broker:
+        broker.create_topic("orders", 1)
+        with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN) as producer:
+            sent = producer.send(mq.Message("orders", b"x"), lambda *_: mq.TransactionState.UNKNOWN)
+            eventually(lambda: [each.given_up for each in broker.transactions.undecided()] == [True], str)
+        time.sleep(KEPT_SECONDS)
+        with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.COMMIT):
+            broker.transactions.resume(sent.msg_id)
+            (queue,) = broker.topic("orders").queues
+            eventually(lambda: queue.max_offset == 1, broker.transactions.undecided)

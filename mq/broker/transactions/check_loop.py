@@ -37,6 +37,7 @@ class Half(NamedTuple):
     born_ms: int
     store_ms: int
     immunity_ms: int | None  # None: it has no time of its own
+    is_resumed: bool = False  # and was not asked about since
 
 
 class Rules(NamedTuple):
@@ -147,7 +148,10 @@ class Ledger:
 def decide(half: Half, now_ms: int, started_ms: int, rules: Rules) -> Action:
     """What is to be done about a half message whose transaction has not ended, in a round started then."""
     age_ms = now_ms - half.born_ms
-    if half.times_checked >= rules.check_max or age_ms > rules.retention_ms:
+    is_old = (
+        age_ms > rules.retention_ms and not half.is_resumed
+    )  # Who resumes an old one wants it asked about.
+    if half.times_checked >= rules.check_max or is_old:
         return Action.GIVE_UP
     if started_ms <= half.store_ms <= now_ms:
         return Action.STOP

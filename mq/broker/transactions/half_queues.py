@@ -51,6 +51,7 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
+RESUMED = "0"  # times; one that was never asked about has no such property
 MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
 READ_COUNT, READ_SIZE = 32, 256 << 10
 PLACE_MAX, DIGITS_MAX = 1 << 56, 18
@@ -117,6 +118,7 @@ def half_of(message: MessageExt, name: int | None = None) -> Half:
         message.born_time_ms,
         message.store_time_ms,
         immunity_ms(message.encoded),
+        value_of(message.encoded, TIMES.encode() + b"\x01") == RESUMED,
     )
 
 
@@ -244,7 +246,7 @@ class HalfTopic:
     def resume(self, message: MessageExt) -> None:
         """Have one that was given up among the half messages again."""
         self.make()
-        self._append(self._copies, HALF_TOPIC, message, {TIMES: "0"})
+        self._append(self._copies, HALF_TOPIC, message, {TIMES: RESUMED})
 
     def _append(self, copies: Copies, topic: str, message: MessageExt, values: dict[str, str]) -> int:
         properties = changed(message.encoded, values)
