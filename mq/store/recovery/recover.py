@@ -132,14 +132,24 @@ class Recovery:
             stored = lib.mq_log_first_time(self.log, resumed)
             if flushed_time is not None and stored >= flushed_time and resumed >= self.known.log_end:
                 break
-            # Nor does time fall in a log: what a dead process wrote behind its end is no part of it.
-            if stored < self.found.last_store_time and resumed >= self.known.log_end:
+            if resumed >= self.known.log_end and self.is_left_over(resumed, end):
                 break
             self.lose(walk.end, resumed, "no whole record")
             at = resumed
         if flushed_time is not None and walk.bulk_at >= 0 and self.found.log_end >= self.known.log_end:
             self.found.log_end = walk.bulk_at  # The rest of this bulk is lost: none of it counts.
             self.is_shorter = True
+
+    def is_left_over(self, resumed: int, end: int) -> bool:
+        """Whether all records from here on are older than those before: time does not fall in a log for good,
+        so a dead process wrote them behind its end."""
+        at = resumed
+        while at >= 0:
+            walk = self.walk("verifying", at, end, 0)
+            if walk.last_store_time >= self.found.last_store_time:
+                return False
+            at = self.resync(walk.end, end) if walk.stopped in NO_RECORD else -1
+        return True
 
     def lose(self, begin: int, end: int, why: str) -> None:
         size = self.file_sizes.commitlog_file_size
