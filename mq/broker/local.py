@@ -234,9 +234,11 @@ class LocalBroker(Parts, DirectoryBroker):
 
         They go to the group's retry topic, so no other group gets them. With all_groups they are sent to the
         topic that they came from, for every group to consume. selection leaves out some, which a later call
-        may send; count_max is how many to send at the most. Raises GroupInvalid; NotPermitted where another
-        process is at it.
+        may send; count_max is how many to send at the most. Raises GroupInvalid; ValueError for a negative
+        count_max; NotPermitted where another process is at it.
         """
+        if count_max is not None and count_max < 0:
+            raise ValueError(f"count_max is {count_max}, must be 0 or more, or None for all")
         redrive = Redrive(
             self._path,
             group,

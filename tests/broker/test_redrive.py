@@ -94,6 +94,9 @@ def test_what_was_left_out_is_sent_later_and_what_was_sent_is_not(broker: LocalB
 
 def test_no_more_than_asked_for(broker: LocalBroker) -> None:
     die(broker, 5)
+    with pytest.raises(ValueError, match="count_max is -1"):
+        broker.redrive("billing", count_max=-1)
+    assert broker.redrive("billing", count_max=0).sent == 0
     assert broker.redrive("billing", count_max=2).sent == 2
     assert broker.redrive("billing", count_max=2).sent == 2
     assert broker.redrive("billing", count_max=2).sent == 1
