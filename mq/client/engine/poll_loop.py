@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import inf
 from time import strftime
@@ -20,6 +21,7 @@ from typing import Final
 from mq.api.broker import Broker, MessageQueue
 from mq.api.group import Assigned, Membership, Subscription
 from mq.api.waiter import Versioned
+from mq.client.engine.beginning import begin_at_the_end, first_offset
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.options import PullOptions
@@ -100,7 +102,7 @@ class PollLoop:
         if self.membership is None:
             check_agreement(self._broker, self._options.group, wanted)
         if self._options.consume_from == "last" and topic not in self._subscriptions:
-            self._begin_at_the_end(topic)
+            begin_at_the_end(self._broker, self._options.group, topic)
         self._resubscribe({**self._subscriptions, topic: wanted})
         self._deliveries[topic] = Delivery(topic, selection, self._listener)
         self.version = -1
@@ -147,7 +149,9 @@ class PollLoop:
         if self.assigned is None:
             self.assigned = self._broker.consumer_groups.assigned(self._options.group)
         try:
-            self._claimed.have(queues, self.assigned, self._first_offset)
+            self._claimed.have(
+                queues, self.assigned, partial(first_offset, self._broker, self._options.consume_from)
+            )
         finally:
             self._take_note()
 
@@ -188,25 +192,6 @@ class PollLoop:
         if self.membership is not None:
             self.membership.subscribe(sorted(wanted.values()))
         self._subscriptions = wanted
-
-    def _begin_at_the_end(self, topic: str) -> None:
-        """Let a group that has no offset of a topic begin with what comes from now on."""
-        with suppress(TopicNotFound, NotPermitted):
-            queues = self._broker.readable(topic)
-            groups = self._broker.consumer_groups
-            if not groups.offsets(self._options.group, topic):
-                assigned = groups.assigned(self._options.group)
-                for queue in queues:
-                    assigned.claim(queue).commit(self._broker.max_offset(queue))
-
-    def _first_offset(self, queue: MessageQueue) -> int:
-        consume_from = self._options.consume_from
-        if consume_from == "first":
-            return self._broker.min_offset(queue)
-        if consume_from == "last":
-            return self._broker.max_offset(queue)
-        assert isinstance(consume_from, int)
-        return self._broker.offset_at(queue, consume_from)
 
     # Whose the queues are.
 
