@@ -21,7 +21,7 @@ from mq.store.directory import config_file
 from mq.store.directory import root as directories
 from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.topic_journal import TopicJournal, listed_topics
-from mq.store.recovery.recover import lower_begins
+from mq.store.recovery.topic_begins import lower_begins
 from tests.support.insides import catalog_of
 
 COUNT = topics_file.JOURNAL_FROM + 40

@@ -12,16 +12,16 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from math import inf
 from time import strftime
 from typing import Final
 
+from mq.api.beginning import first_offset
 from mq.api.broker import Broker, MessageQueue
 from mq.api.group import Assigned, Membership, Subscription
 from mq.api.waiter import Versioned
-from mq.client.engine.beginning import begin_at_the_end, first_offset
+from mq.client.engine.beginning import begin_at_the_end
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.options import PullOptions
@@ -149,9 +149,7 @@ class PollLoop:
         if self.assigned is None:
             self.assigned = self._broker.consumer_groups.assigned(self._options.group)
         try:
-            self._claimed.have(
-                queues, self.assigned, partial(first_offset, self._broker, self._options.consume_from)
-            )
+            self._claimed.have(queues, self.assigned, self._first_offset)
         finally:
             self._take_note()
 
@@ -192,6 +190,9 @@ class PollLoop:
         if self.membership is not None:
             self.membership.subscribe(sorted(wanted.values()))
         self._subscriptions = wanted
+
+    def _first_offset(self, queue: MessageQueue) -> int:
+        return first_offset(self._broker, queue, self._options.consume_from)
 
     # Whose the queues are.
 

@@ -18,7 +18,6 @@ to have been longer, it goes on behind what was lost, and so does each queue: no
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,17 +26,15 @@ from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
-from mq.store.directory.config_file import write_config
 from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.raw_read import head_at
-from mq.store.directory.root import BEGIN_MEMBER, sync_file, sync_names
-from mq.store.directory.root import topics_begin as begins_of
-from mq.store.directory.topic_journal import listed_topics
+from mq.store.directory.root import sync_file, sync_names
 from mq.store.native import check, ffi, lib
 from mq.store.recovery.control_validation import Hint
 from mq.store.recovery.log_files import FILES_MISSING_MAX, fill, log_files, missing, set_aside, write_blank
 from mq.store.recovery.losses import Loss, keep_losses, kept_losses, lost_messages, merged, ranges_in
 from mq.store.recovery.queue_files import load_queues
+from mq.store.recovery.topic_begins import lower_begins
 from mq.store.shared.control import Control
 
 __all__ = ["Progress", "Recovered", "recover"]
@@ -387,19 +384,6 @@ class Recovery:
                 # On disk before anything is appended: what is cut must not come back with the next crash.
                 sync_file(file)
         sync_names(self.root / "commitlog")
-
-
-def lower_begins(root: Path, log_end: int) -> None:
-    """No topic begins behind the log. It was made when the log was longer, and what is sent to it from now on
-    would be taken for messages of a deleted one."""
-    path = root / "config" / "topics.json"
-    late = [name for name, (_, begin) in begins_of(listed_topics(root)).items() if begin > log_end]
-    if late:
-        content = json.loads(path.read_bytes())
-        for name in late:
-            if name in content["topicConfigTable"]:
-                content["topicConfigTable"][name][BEGIN_MEMBER] = log_end
-        write_config(path, json.dumps(content, indent="\t", separators=(",", ":"), ensure_ascii=False))
 
 
 def recover(
