@@ -7,6 +7,7 @@ preloaded into them. Where a test holds the flush lock itself, it stands for a d
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -23,8 +24,10 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.log import writer as writer_module
 from mq.store.native import lib
+from tests.store.bulk_appends import run_failing
 from tests.support.appending import append_many, append_one
 from tests.support.insides import control_of, store_of, was_recovered
+from tests.support.processes.fail_build import fail_points
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
 
@@ -145,6 +148,24 @@ def test_a_batch_returns_after_an_msync_of_all_its_bytes(directory: Path, watch:
             )
             first, end = peer.ask("log_offset_of(sent.split()[0]), log_end(broker)")
             assert covered(watch.syncs("commitlog"), first, end)
+
+
+def test_a_flush_has_the_zeros_of_a_repair_on_disk_as_well(directory: Path, watch: Watch) -> None:
+    """Else a power cut brings the records back that were made void."""
+    with Peer(directory, environment=watch.environment, flush="async", duties=False) as peer:
+        peer.do("broker.create_topic('A', 1)")
+        code = (
+            "import mq, pathlib; from tests.support.store.small_store import open_small\n"
+            f"broker = open_small(pathlib.Path({str(directory)!r}), duties=False)\n"
+            "broker.append_batch(broker.publishable('A')[0], [mq.Message('A', b'.' * 300)] * 8)"
+        )
+        died = run_failing(code, directory, f"{fail_points()['RECORD']}:1:kill")
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        peer.do("send(broker, 'A', 0, b'later'); broker.flush()")
+        peer.do("from mq.store.native import lib")
+        voided, end = peer.ask("store_of(broker).word(lib.MQ_VOIDED_END), log_end(broker)")
+        assert voided > end
+        assert covered(watch.syncs("commitlog"), end, voided)
 
 
 # As STUCK_NS of flush.c: a sender that has waited for so long for another's flush flushes too.

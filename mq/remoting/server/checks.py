@@ -51,12 +51,12 @@ class Checks:
                         group, f"serve@{group}"
                     )
                 for _ in range(CHECKS_AT_ONCE):
-                    if not self._asked(group):
-                        break  # Each check that is taken counts.
-                    check = checker.next(0.0)
+                    readers = [each for each, _ in self._members.producers(group) if each.has_room]
+                    # Each check that is taken counts: none is for producers that do not read.
+                    check = checker.next(0.0) if readers else None
                     if check is None:
                         break
-                    self._ask(group, check)
+                    self._ask(readers, check)
             except BrokerClosed:
                 return
             except MQError as error:
@@ -68,16 +68,12 @@ class Checks:
         for checker in checkers.values():
             checker.leave()
 
-    def _asked(self, group: str) -> list[Connection]:
-        """Those of its producers that read what they are sent."""
-        return [connection for connection, _ in self._members.producers(group) if connection.has_room]
-
-    def _ask(self, group: str, check: Check) -> None:
+    def _ask(self, readers: list[Connection], check: Check) -> None:
         message, access = check.message, self._access
         # A check contains the message, and any key may name the group in a heartbeat.
         producers = [
             connection
-            for connection in self._asked(group)
+            for connection in readers
             if access is None or access.may_send(connection.access_key, message.topic)
         ]
         if not producers:

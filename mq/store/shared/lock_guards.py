@@ -127,12 +127,13 @@ def thread_locks(path: Path, doing: str, timeout: float = LOCK_TIMEOUT) -> Calla
 
 
 def _busy_here(path: Path, doing: str, result: int) -> NoReturn:
-    text = f"{path}: another thread of this process is {doing}: {_what_it_waits_for(_pids(path))}"
     if result == lib.MQ_REENTERED:
         text = (
             f"{path}: a signal handler calls what its thread is in the middle of ({doing}): have the handler"
             " set a flag, and call it from a thread"
         )
+    else:
+        text = f"{path}: another thread of this process is {doing}: {_what_it_waits_for(_pids(path))}"
     raise StoreLocked(text, path=str(path), pid=os.getpid())
 
 

@@ -162,7 +162,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         next = 0;
     }
     if (offset > next && !from_start) return 2;
-    /* No queue is like that: whoever wrote the record wants so many units, or a walk without an end. */
+    /* A hostile record: the units of such a gap would fill the disk. */
     if (offset > MQ_OFFSET_MAX || (next && offset - next > MQ_FOLLOW_GAP_MAX)) return 0;
     if (offset > next && next == 0) {
         mq_control_queue_set(log->control, *number, offset, offset);
