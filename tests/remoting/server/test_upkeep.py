@@ -64,7 +64,8 @@ def test_old_files_are_deleted_when_an_operator_says_so(
     for file in files[:2]:
         os.utime(file, (0, 0))
     assert ask(server, DeleteExpiredFiles()).code == ResponseCode.SUCCESS
-    assert segment_files(directory / "commitlog") == files[2:]
+    # The leader may have made the next file meanwhile.
+    assert segment_files(directory / "commitlog")[: len(files) - 2] == files[2:]
     assert queue.min_offset > 0
 
 
