@@ -25,6 +25,7 @@ __all__ = [
     "Membership",
     "Model",
     "QueueState",
+    "Resets",
     "Subscription",
 ]
 
@@ -65,6 +66,22 @@ class QueueState:
     lag: int  # messages kept that are not consumed, those that a filter will leave out included
     oldest_unconsumed_ms: int | None  # when the oldest of them was stored
     reason: str  # "" when it moves or has nothing to do; else words that a person can act on
+
+
+class Resets(NamedTuple):
+    """What was reset of a queue of a group, as it was at one moment."""
+
+    number: int  # another one for a queue of a topic that was made anew
+    times: int  # below 0: the group has nothing of the queue
+    is_pending: bool  # no consumer has taken note of the last one
+
+    def since(self, before: Resets | None) -> bool:
+        """Whether the offset is another queue's, or was reset, since that moment; None: since whenever."""
+        if before is None:
+            return self.is_pending
+        if self.number != before.number:
+            return True
+        return self.is_pending if before.times < 0 else self.times != before.times
 
 
 class Claim(Protocol):
@@ -154,6 +171,10 @@ class Assigned(Versioned, Protocol):
 
     def claim(self, queue: MessageQueue) -> Claim:
         """Have a queue, although other consumers may have it too. Its offset is the group's."""
+        ...
+
+    def resets(self, queue: MessageQueue) -> Resets:
+        """What was reset of a queue until now."""
         ...
 
 

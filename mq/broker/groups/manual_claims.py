@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mq.api.group import LastingClaim
+from mq.api.group import LastingClaim, Resets
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.offsets import check_offset
@@ -43,6 +43,15 @@ class LocalAssigned:
         """See Assigned.claim."""
         return AssignedClaim(self, self._groups, self._group, queue)
 
+    def resets(self, queue: MessageQueue) -> Resets:
+        """See Assigned.resets."""
+        number = self._groups.numbers.find(queue.topic, queue.queue_id)
+        member_table = self._groups.member_table(self._group)
+        if member_table is None or not member_table.file.has(number):
+            return Resets(number, -1, is_pending=False)
+        words, at = member_table.file.words, slot_word(number)
+        return Resets(number, int(words[at + RESETS]), bool(words[at + RESETS] != words[at + APPLIED]))
+
     def raise_to(self, queue: MessageQueue, offset: int) -> int:
         """Commit an offset unless a greater one is; what is committed then."""
         check_offset(offset)
@@ -74,40 +83,21 @@ class AssignedClaim(LastingClaim):
         self._assigned = assigned
         self._groups = groups
         self._group = group
-        self._seen = self._state()
+        self._seen = assigned.resets(queue)
         self._has_told = False  # that a smaller offset than is committed was ignored
-
-    def _state(self) -> tuple[int, int]:
-        """Which queue of its name this is, and how often its offset was reset; -1: the group has no slot of
-        it."""
-        number = self._groups.numbers.find(self.queue.topic, self.queue.queue_id)
-        member_table = self._groups.member_table(self._group)
-        if member_table is None or not member_table.file.has(number):
-            return number, -1
-        return number, int(member_table.file.words[slot_word(number) + RESETS])
-
-    def _is_reset(self, number: int) -> bool:
-        """Whether nobody has taken note of a reset yet, of a queue that has a slot."""
-        member_table = self._groups.member_table(self._group)
-        if member_table is None:
-            return False
-        words, at = member_table.file.words, slot_word(number)
-        return bool(words[at + RESETS] != words[at + APPLIED])
 
     def committed(self) -> int | None:
         """See Claim.committed."""
-        self._seen = self._state()
+        self._seen = self._assigned.resets(self.queue)
         return self._groups.committed(self._group, self.queue)
 
     def is_current(self) -> bool:
         """See Claim.is_current."""
-        state = self._state()
-        if state != self._seen and self._seen[1] < 0 and state[0] == self._seen[0]:
-            # The first commit of any queue makes the slots of all.
-            if self._is_reset(state[0]):
-                return False
-            self._seen = state
-        return state == self._seen
+        now = self._assigned.resets(self.queue)
+        if now.since(self._seen):
+            return False
+        self._seen = now  # The first commit of any queue makes the slots of all.
+        return True
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""
@@ -120,8 +110,8 @@ class AssignedClaim(LastingClaim):
                 "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
                 *(self._group, offset, self.queue.topic, self.queue.queue_id, committed),
             )
-        if self._seen[1] < 0:
-            self._seen = self._state()
+        if self._seen.times < 0:
+            self._seen = self._assigned.resets(self.queue)
         return True
 
     def puller(self) -> Puller:
@@ -136,5 +126,5 @@ class AssignedClaim(LastingClaim):
         """See Claim.correct. A reset that is not acknowledged yet stands."""
         if self.is_current():
             self._assigned.correct(self.queue, offset)
-            if self._seen[1] < 0:
-                self._seen = self._state()
+            if self._seen.times < 0:
+                self._seen = self._assigned.resets(self.queue)

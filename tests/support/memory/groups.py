@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mq.api.beginning import first_offset
 from mq.api.broker import Assigned, ConsumerGroups, Member, MessageQueue, Puller, QueueState, Subscription
-from mq.api.group import LastingClaim
+from mq.api.group import LastingClaim, Resets
 from mq.api.joining import check_agreement, check_deletable, check_unused
 from mq.api.waiter import Versioned
 from mq.broker.broadcast.offsets import BroadcastOffsets, Source
@@ -40,7 +40,8 @@ class _Group:
     broker: MemoryBroker
     members: dict[str, MemoryMembership] = field(default_factory=dict)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
-    resets: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
+    reset_counts: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
+    applied: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
     owners: dict[MessageQueue, MemoryClaim] = field(default_factory=dict)
     broadcast_resets: dict[str, TopicOffsets] = field(default_factory=dict)
     changes: int = 0
@@ -55,6 +56,10 @@ class _Group:
 
     def claim(self, queue: MessageQueue) -> MemoryClaim:
         return MemoryClaim(self, queue)
+
+    def resets(self, queue: MessageQueue) -> Resets:
+        count = self.reset_counts[queue]
+        return Resets(0, count, is_pending=count != self.applied[queue])
 
     def subscribed(self) -> set[str]:
         """The topics that members subscribe to."""
@@ -161,7 +166,7 @@ class MemoryConsumerGroups(ConsumerGroups):
                     known.made_at, known.reset = made_at, f"{state.changes}"
                 else:
                     state.offsets[queue] = offset
-                    state.resets[queue] += 1
+                    state.reset_counts[queue] += 1
             state.touch()
 
     def delete(self, group: str, *, dead_letters: bool = False) -> None:
@@ -178,8 +183,8 @@ class MemoryConsumerGroups(ConsumerGroups):
 
     def forget_topic(self, topic: str) -> None:
         for state in self._groups.values():
-            for queue in [queue for queue in state.resets if queue.topic == topic]:
-                state.resets[queue] += 1
+            for queue in [queue for queue in state.reset_counts if queue.topic == topic]:
+                state.reset_counts[queue] += 1
             state.offsets = {queue: at for queue, at in state.offsets.items() if queue.topic != topic}
 
     def close(self) -> None:
@@ -230,15 +235,17 @@ class MemoryClaim(LastingClaim):
 
     def __init__(self, state: _Group, queue: MessageQueue, member: MemoryMembership | None = None) -> None:
         self.queue, self.member = queue, member
-        self._state, self._broker, self._seen = state, state.broker, state.resets[queue]
+        self._state, self._broker, self._seen = state, state.broker, state.reset_counts[queue]
+        if member is not None:
+            state.applied[queue] = self._seen
 
     def committed(self) -> int | None:
         with self._broker.changed:
-            self._seen = self._state.resets[self.queue]
+            self._seen = self._state.reset_counts[self.queue]
             return self._state.offsets.get(self.queue)
 
     def is_current(self) -> bool:
-        return self._state.resets[self.queue] == self._seen
+        return self._state.reset_counts[self.queue] == self._seen
 
     def commit(self, offset: int) -> bool:
         with self._broker.changed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mq.api.group import Subscription
+from mq.api.group import Resets, Subscription
 from mq.api.results import MessageQueue
 from mq.names import check_group
 from mq.remoting.client.groups.claims import RemoteClaim
@@ -40,6 +40,10 @@ class RemoteAssigned:
         self._claims.add(claim)
         self._instance.arrivals.expect(queue)
         return claim
+
+    def resets(self, queue: MessageQueue) -> Resets:
+        """See Assigned.resets. None: brokers do not tell."""
+        return Resets(0, 0, is_pending=False)
 
     def write_offsets(self) -> None:
         for claim in tuple(self._claims):

@@ -10,6 +10,10 @@ queue is released
       allocation, and it has not pulled from it for YIELD_SECONDS;
     - when the member has not used the queue for LEASE_SECONDS.
 
+A client goes on by its own offset after such a release, and after it has reconnected. So it is remembered
+which reset of the group's offset the client has heard of last: until it hears of a later one, nothing that it
+commits is stored.
+
 RocketMQ: broker/client/rebalance/RebalanceLockManager.java, client/impl/consumer/RebalanceImpl.java.
 """
 
@@ -21,7 +25,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
-from mq.api.group import Claim, Member, Membership, Subscription
+from mq.api.group import Assigned, Claim, Member, Membership, Resets, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.client.engine.queue_assignment import allocate, sharing, takes_retries
@@ -49,13 +53,18 @@ class Wanted(NamedTuple):
 class Kept:
     """A queue that is claimed for the member."""
 
-    __slots__ = ("claim", "is_locked", "pull", "used_at")
+    __slots__ = ("claim", "is_locked", "knows_offset", "pull", "used_at")
 
-    def __init__(self, claim: Claim, used_at: float) -> None:
+    def __init__(self, claim: Claim, used_at: float, *, knows_offset: bool) -> None:
         self.claim = claim
+        self.knows_offset = knows_offset  # The client has heard of every reset before the claim.
         self.pull: Puller = claim.puller()
         self.used_at = used_at
         self.is_locked = False
+
+    def is_current(self) -> bool:
+        """Whether the client has heard of every reset of the offset."""
+        return self.knows_offset and self.claim.is_current()
 
 
 class RemoteMember:
@@ -67,6 +76,8 @@ class RemoteMember:
         group: str,
         membership: Membership,
         wanted: Mapping[str, Wanted],
+        assigned: Assigned,
+        heard: dict[MessageQueue, Resets],
         *,
         model: str,
         consume_type: str,
@@ -83,10 +94,12 @@ class RemoteMember:
         self.data: Final = data  # of the heartbeat with which it joined
         self.consume_from: Final = data.consume_from_where
         self.wanted = dict(wanted)
+        self.heard: Final = heard  # the resets that the client knows of
         self.listed_at = 0.0  # when it last fetched the list of members
         self.members_seen: tuple[Member, ...] = ()
         self.members_changed_at = monotonic()
         self.version_seen = -1
+        self._assigned = assigned
         self._kept: dict[MessageQueue, Kept] = {}
         self._shares: dict[str, tuple[object, frozenset[MessageQueue]]] = {}  # with what they follow from
         self._lock = threading.Lock()
@@ -116,12 +129,37 @@ class RemoteMember:
                     return None
                 kept = self._kept.get(queue)
                 if kept is None:
-                    claim = self.membership.claim(queue)
-                    if claim is None:
+                    kept = self._claim(queue, asked_at)
+                    if kept is None:
                         return None
-                    kept = self._kept[queue] = Kept(claim, asked_at)
         kept.used_at = max(kept.used_at, asked_at)
         return kept
+
+    def _claim(self, queue: MessageQueue, asked_at: float) -> Kept | None:
+        resets = self._assigned.resets(queue)
+        claim = self.membership.claim(queue)
+        if claim is None:
+            return None
+        knows_offset = not resets.since(self.heard.get(queue))
+        if knows_offset:
+            self.heard[queue] = resets
+        kept = self._kept[queue] = Kept(claim, asked_at, knows_offset=knows_offset)
+        return kept
+
+    def is_current(self, queue: MessageQueue) -> bool:
+        """Whether the client has heard of every reset of a queue's offset, claimed or not."""
+        return not self._assigned.resets(queue).since(self.heard.get(queue))
+
+    def tell_offset(self, queue: MessageQueue, read: Callable[[], int | None]) -> int | None:
+        """The group's offset, for the client, which has heard of every reset by that; what is said of a queue
+        that is not claimed. read: read it."""
+        kept = self.kept(queue)
+        resets = self._assigned.resets(queue)
+        offset = kept.claim.committed() if kept is not None else read()
+        self.heard[queue] = resets
+        if kept is not None:
+            kept.knows_offset = True
+        return offset
 
     def give_up(self, queue: MessageQueue) -> None:
         """Release the queue if it is claimed."""

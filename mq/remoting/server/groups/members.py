@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.api.group import Member, Model, Subscription
+from mq.api.group import Member, Model, Resets, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
 from mq.errors import InsufficientResources, MQError, NotPermitted, TopicNotFound
@@ -37,7 +37,7 @@ __all__ = ["RemoteMembers", "selection_of"]
 log = logging.getLogger("mq.groups")
 
 GROUPS_MAX: Final = 256  # of one connection: each costs descriptors and threads' time
-# RocketMQ's values of consumeFromWhere. For values not listed here the client computes the offset itself.
+LOST_MAX: Final = 1024  # lost members of which it is remembered what they know
 
 
 class RemoteMembers:
@@ -49,6 +49,8 @@ class RemoteMembers:
         self._lock = threading.RLock()
         self._of: Final[dict[tuple[Connection, str], RemoteMember]] = {}
         self._by_client: Final[dict[tuple[str, str], RemoteMember]] = {}
+        # What the clients of lost connections know of resets, by when they were lost.
+        self._lost: Final[dict[tuple[str, str], dict[MessageQueue, Resets]]] = {}
         self._named: Final[dict[Connection, set[str]]] = {}  # the groups that each has named
         self._producers: Final[dict[str, dict[Connection, str]]] = {}
         self._producers_by_client: Final[dict[str, Connection]] = {}
@@ -165,6 +167,8 @@ class RemoteMembers:
             group,
             membership,
             wanted,
+            groups.assigned(group),
+            self._lost.pop((client_id, group), {}),
             model=model,
             consume_type=consume_type,
             ordered=ordered,
@@ -230,8 +234,13 @@ class RemoteMembers:
             for group in list(self._producers):
                 self._remove_producer(connection, group)
             members = [member for (each, _), member in self._of.items() if each is connection]
+            for member in members:
+                self._lost[member.client_id, member.group] = member.heard
+            while len(self._lost) > LOST_MAX:
+                del self._lost[next(iter(self._lost))]
         for member in members:
-            self._leave(member)
+            if member.connection is connection:  # It was not taken over meanwhile.
+                self._leave(member)
 
     def _leave(self, member: RemoteMember) -> None:
         with self._lock:

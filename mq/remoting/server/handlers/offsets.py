@@ -68,11 +68,11 @@ def query(request: QueryConsumerOffset, call: Call) -> Reply:
     served, group = call.served, request.consumer_group
     queue = _readable(call, request.topic, request.queue_id)
     member = served.members.of(call.connection, group)
-    kept = member.kept(queue) if member is not None else None
-    if kept is not None:
-        offset = kept.claim.committed()  # Which acknowledges a reset.
-    else:
-        offset = served.broker.consumer_groups.offsets(group, queue.topic).get(queue)
+
+    def committed() -> int | None:
+        return served.broker.consumer_groups.offsets(group, queue.topic).get(queue)
+
+    offset = committed() if member is None else member.tell_offset(queue, committed)
     if offset is None and request.set_zero_if_not_found is not False:
         # RocketMQ's own rule; a client that begins at a time asks for its offset.
         begins_at_time = member is not None and member.consume_from is ConsumeFrom.TIMESTAMP
@@ -162,7 +162,7 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
     member = served.members.of(call.connection, group)
     kept = member.kept(queue) if member is not None else None
     if kept is not None:
-        if not kept.claim.is_current():
+        if not kept.is_current():
             return
         kept.claim.commit(offset)
         if may_fall and offset < (kept.claim.committed() or 0):
@@ -170,6 +170,8 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
         return
     if member is not None and member.model == "broadcasting":
         raise GroupInvalid(f"group {group} is broadcasting: its consumers keep their own offsets")
+    if member is not None and not member.is_current(queue):
+        return
     claim = served.broker.consumer_groups.assigned(group).claim(queue)
     committed = claim.committed()
     if committed is None or offset > committed:

@@ -122,8 +122,8 @@ class Pull:
                 kept = member.have(self.queue, self.asked_at)
             if kept is None:
                 is_blind = True  # Another member has the queue.
-            elif not kept.claim.is_current():
-                return self._moved(kept.claim.committed())
+            elif not kept.is_current():
+                return self._moved(member.tell_offset(self.queue, kept.claim.committed))
             else:
                 puller = kept.pull
         else:

@@ -1,0 +1,161 @@
+"""A reset of a group's offset while a client has no claim: the client goes on by its own offset, and must not
+undo the reset before it has heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import mq
+from mq.api.results import MessageQueue
+from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, Subscription
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
+from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.requests.offsets import OffsetAnswer, QueryConsumerOffset, UpdateConsumerOffset
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.server import Server
+from tests.support.eventually import eventually
+from tests.support.raw_requests import RawClient
+
+GROUP = "billing"
+SENT = 10
+Interruption = Callable[[Server, RawClient, MessageQueue], RawClient]
+
+
+@pytest.fixture
+def queue(store: mq.Broker) -> MessageQueue:
+    queue = store.create_topic("orders", 1).queues[0].message_queue
+    for number in range(SENT):
+        store.topic("orders").send(b"%d" % number)
+    return queue
+
+
+def joined(server: Server, client_id: str = "one") -> RawClient:
+    client = RawClient(server)
+    data = ConsumerGroup(GROUP, subscription_data_set=(Subscription("orders", "*"),))
+    client.ask(HeartBeat(), to_json(Heartbeat(client_id, consumer_data_set=(data,))))
+    return client
+
+
+def pull(client: RawClient, offset: int, committed: int | None = None) -> Frame:
+    flags = PullFlag.COMMIT if committed is not None else 0
+    return client.ask(PullMessage(GROUP, "orders", 0, offset, 32, flags, committed or 0, 0, 0, None, None))
+
+
+def commit(client: RawClient, offset: int) -> None:
+    answer = client.ask(UpdateConsumerOffset(GROUP, "orders", 0, offset))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def queried(client: RawClient) -> int:
+    return decode_fields(OffsetAnswer, client.ask(QueryConsumerOffset(GROUP, "orders", 0)).fields).offset
+
+
+def lease_over(server: Server, client: RawClient, queue: MessageQueue) -> RawClient:
+    [member] = server.served.members.of_group(GROUP)
+    member.give_up(queue)
+    return client
+
+
+def connection_lost(server: Server, client: RawClient, queue: MessageQueue) -> RawClient:
+    client.close()
+    eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
+    return joined(server)
+
+
+INTERRUPTIONS = pytest.mark.parametrize("interrupted", [lease_over, connection_lost])
+
+
+@pytest.fixture
+def client(server: Server, queue: MessageQueue) -> RawClient:
+    """A member that has consumed all."""
+    client = joined(server)
+    assert queried(client) == 0
+    assert pull(client, 0).code == ResponseCode.SUCCESS
+    commit(client, SENT)
+    return client
+
+
+@INTERRUPTIONS
+@pytest.mark.parametrize("is_before", [True, False], ids=["reset-first", "reset-last"])
+def test_a_client_hears_of_a_reset_by_its_next_pull(
+    store: mq.Broker,
+    server: Server,
+    client: RawClient,
+    queue: MessageQueue,
+    interrupted: Interruption,
+    is_before: bool,
+) -> None:
+    group = store.group(GROUP)
+    if is_before:
+        group.reset("orders", to="first")
+    client = interrupted(server, client, queue)
+    if not is_before:
+        group.reset("orders", to="first")
+    commit(client, SENT)
+    assert group.offsets("orders") == {queue: 0}
+    moved = pull(client, SENT, committed=SENT)
+    assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+    assert decode_fields(PullAnswer, moved.fields).next_begin_offset == 0
+    assert group.offsets("orders") == {queue: 0}
+    assert pull(client, 0).code == ResponseCode.SUCCESS
+    commit(client, 3)
+    assert group.offsets("orders") == {queue: 3}
+    client.close()
+
+
+@INTERRUPTIONS
+def test_a_client_that_asked_for_the_offset_has_heard(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue, interrupted: Interruption
+) -> None:
+    client = interrupted(server, client, queue)
+    group = store.group(GROUP)
+    group.reset("orders", to="first")
+    assert queried(client) == 0
+    assert pull(client, 0).code == ResponseCode.SUCCESS
+    commit(client, 5)
+    assert group.offsets("orders") == {queue: 5}
+    client.close()
+
+
+@INTERRUPTIONS
+def test_a_client_goes_on_where_nothing_was_reset(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue, interrupted: Interruption
+) -> None:
+    client = interrupted(server, client, queue)
+    commit(client, SENT - 1)
+    store.topic("orders").send(b"one more")
+    assert pull(client, SENT).code == ResponseCode.SUCCESS
+    commit(client, SENT + 1)
+    assert store.group(GROUP).offsets("orders") == {queue: SENT + 1}
+    client.close()
+
+
+def test_a_client_that_no_server_knows_does_not_undo_a_reset(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
+) -> None:
+    """As after a restart of the server."""
+    group = store.group(GROUP)
+    client.close()
+    eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
+    group.reset("orders", to="first")
+    with joined(server, "another") as other:
+        commit(other, SENT)
+        assert group.offsets("orders") == {queue: 0}
+        assert pull(other, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+def test_what_many_lost_members_knew_is_forgotten(
+    server: Server, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.remoting.server.groups.members.LOST_MAX", 2)
+    members = server.served.members
+    for number in range(4):
+        with joined(server, f"client {number}"):
+            pass
+        eventually(lambda: not members.of_group(GROUP), lambda: "the member stays")
+    eventually(lambda: len(members._lost) == 2, lambda: f"{list(members._lost)}")
