@@ -74,13 +74,16 @@ class Topic:
         if len(stored) >= COMPRESS_OVER:
             stored, sys_flag = self._compress(stored)
         while True:
+            version = broker.route_version()
             queues = broker.publishable(self.name)
             place = next(self._turn) % len(queues)
             queue = queues[place] if shard_key is None else queue_of_key(queues, shard_key)
             try:
                 return self._append(queue, message, stored, sys_flag)
             except ValueError as error:  # A bare one: the topic has got fewer queues since it was asked.
-                if type(error) is not ValueError or queue in broker.publishable(self.name):
+                if type(error) is not ValueError:
+                    raise
+                if version == broker.route_version() and queue in broker.publishable(self.name):
                     raise
 
     def __repr__(self) -> str:

@@ -276,9 +276,10 @@ class Producer(Sender):
         if timeout is None:
             timeout = self._timeout
         attempts: list[tuple[str, Exception]] = []
-        last_broker = unique_id = None
+        last_broker = unique_id = version = None
         while True:
             if first is None:
+                version = self._broker.route_version()
                 chosen = self._routes.choose(topic, last_broker)
                 try:
                     return self._attempt(store, messages, chosen, unique_id)
@@ -287,7 +288,7 @@ class Producer(Sender):
             chosen, failure = first
             first = None
             if isinstance(failure, ValueError):
-                if self._is_gone(chosen, failure):
+                if self._routes.is_gone(chosen, failure, version):
                     continue
                 raise failure
             if isinstance(failure, RemotingError) and failure.code not in RETRIED_CODES:
@@ -414,7 +415,7 @@ class Producer(Sender):
     def _send_one(self, pending: PendingSend) -> None:
         message = pending.message
         chosen = pending.queue
-        unique_id = failure = None
+        unique_id = failure = version = None
         attempts = 0
         try:
             if isinstance(pending, KeyedSend):
@@ -437,14 +438,11 @@ class Producer(Sender):
                     if attempts > self._retries or was_answered(error):
                         raise
                 except ValueError as error:
-                    if pending.is_bound or not self._is_gone(chosen, error):
+                    if pending.is_bound or not self._routes.is_gone(chosen, error, version):
                         raise
+                    version = self._broker.route_version()
                     chosen = self._routes.choose(message.topic)
         except BaseException as error:  # noqa: BLE001 - the thread goes on, and the caller learns of it
             pending.future.set_exception(error)
         else:
             pending.future.set_result(result)
-
-    def _is_gone(self, chosen: MessageQueue, error: ValueError) -> bool:
-        """Whether a queue was refused because its topic has got fewer since it was chosen."""
-        return type(error) is ValueError and chosen not in self._routes.queues(chosen.topic)

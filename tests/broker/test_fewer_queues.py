@@ -9,6 +9,7 @@ import pytest
 
 import mq
 from mq.api.results import MessageQueue
+from mq.client.publish_routes import Routes
 from tests.support.appending import append_one
 
 
@@ -34,3 +35,19 @@ def test_a_send_of_a_topic_takes_a_queue_that_is_left(
         monkeypatch.undo()
         with pytest.raises(ValueError, match="queues"):
             append_one(broker, "orders", 7, mq.Message("orders", b"x"), b"x", 0)
+
+
+def test_a_queue_that_was_gone_for_a_moment_is_not_blamed(directory: Path) -> None:
+    with mq.open(directory) as broker:
+        last = broker.create_topic("orders", 4).queues[3].message_queue
+        routes = Routes(broker, None, None)
+        before = broker.route_version()
+        broker.create_topic("orders", 1, shrink=True)
+        with pytest.raises(ValueError, match="none of id 3") as caught:
+            append_one(broker, "orders", 3, mq.Message("orders", b"x"), b"x", 0)
+        assert routes.is_gone(last, caught.value, broker.route_version())
+        broker.create_topic("orders", 4)
+        for version in (before, None):
+            assert routes.is_gone(last, caught.value, version)
+            assert not routes.is_gone(last, UnicodeError("of the message"), version)
+        assert not routes.is_gone(last, caught.value, broker.route_version())
