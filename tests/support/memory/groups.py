@@ -58,8 +58,7 @@ class _Group:
         return MemoryClaim(self, queue)
 
     def resets(self, queue: MessageQueue) -> Resets:
-        count = self.reset_counts[queue]
-        return Resets(0, count, is_pending=count != self.applied[queue])
+        return Resets(0, self.reset_counts[queue], self.reset_counts[queue] != self.applied[queue])
 
     def subscribed(self) -> set[str]:
         """The topics that members subscribe to."""
@@ -235,13 +234,14 @@ class MemoryClaim(LastingClaim):
 
     def __init__(self, state: _Group, queue: MessageQueue, member: MemoryMembership | None = None) -> None:
         self.queue, self.member = queue, member
-        self._state, self._broker, self._seen = state, state.broker, state.reset_counts[queue]
-        if member is not None:
-            state.applied[queue] = self._seen
+        self._state, self._broker, self._seen = state, state.broker, 0
+        self.committed()
 
     def committed(self) -> int | None:
         with self._broker.changed:
             self._seen = self._state.reset_counts[self.queue]
+            if self.member is not None:
+                self._state.applied[self.queue] = self._seen
             return self._state.offsets.get(self.queue)
 
     def is_current(self) -> bool:

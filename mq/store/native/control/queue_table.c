@@ -221,9 +221,10 @@ int mq_control_at_place(mq_control *control, int place) {
 int mq_control_queue_topic(mq_control *control, int number, char *topic) {
     mq_queue_entry *entry = mq_shared_queue(control, number);
     if (!entry) return MQ_INVALID;
-    if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
-    memcpy(topic, entry->topic, entry->topic_size);
-    return (int)entry->topic_size;
+    uint32_t size = entry->topic_size; /* Once: the place may be given to another queue. */
+    if (size == 0 || size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
+    memcpy(topic, entry->topic, size);
+    return (int)size;
 }
 
 void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset) {

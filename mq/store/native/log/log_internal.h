@@ -23,6 +23,10 @@ typedef struct mq_queue {
     mq_files *files;
     mq_files *extensions;
     int number;
+    /* As the queue was opened: the place in the table may be given to another one at any time. */
+    int32_t queue_id;
+    int32_t topic_size;
+    char topic[MQ_TOPIC_MAX];
     struct mq_queue *retired; /* the next one that is out of date */
 } mq_queue;
 

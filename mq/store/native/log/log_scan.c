@@ -112,9 +112,8 @@ int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log
         mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
     if (next < 0) return 0;
     int same = at == log_offset && record.size == size && record.queue_offset == offset &&
-               record.queue_id == queue->entry->queue_id &&
-               record.topic_size == (int32_t)queue->entry->topic_size &&
-               memcmp(bytes + record.topic_at, queue->entry->topic, (size_t)record.topic_size) == 0;
+               record.queue_id == queue->queue_id && record.topic_size == queue->topic_size &&
+               memcmp(bytes + record.topic_at, queue->topic, (size_t)record.topic_size) == 0;
     mq_files_unpin(pin);
     return same;
 }

@@ -8,20 +8,20 @@
 _Static_assert(sizeof((mq_receipt){0}.unique_id) >= MQ_UNIQUE_ID_SIZE, "an id fits");
 
 int32_t mq_draft_room(const mq_queue *queue, int32_t properties_size) {
-    return 2 + (int32_t)queue->entry->topic_size + 2 + properties_size + 1 + MQ_UNIQUE_PROPERTY_SIZE + 24 +
+    return 2 + queue->topic_size + 2 + properties_size + 1 + MQ_UNIQUE_PROPERTY_SIZE + 24 +
            MQ_CRC_PROPERTY_SIZE;
 }
 
 /* The topic at the head of a tail: its length in one byte, or in two where the record is of version 2. */
 static uint8_t *put_topic(uint8_t *at, const mq_queue *queue) {
-    int32_t size = (int32_t)queue->entry->topic_size;
+    int32_t size = queue->topic_size;
     if (size > 127) {
         mq_put16(at, size);
         at += 2;
     } else {
         *at++ = (uint8_t)size;
     }
-    memcpy(at, queue->entry->topic, (size_t)size);
+    memcpy(at, queue->topic, (size_t)size);
     return at + size;
 }
 
@@ -100,9 +100,9 @@ static size_t put_header(const mq_log *log, uint8_t header[MQ_DRAFT_HEADER_MAX],
                          int64_t store_time, uint32_t *crc) {
     uint8_t *next = header + AT_BORN_HOST;
     mq_put32(header + AT_TOTAL_SIZE, draft->size);
-    mq_put32(header + AT_MAGIC, context->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
+    mq_put32(header + AT_MAGIC, context->queue->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
     mq_put32(header + AT_BODY_CRC, (int32_t)draft->body_crc);
-    mq_put32(header + AT_QUEUE_ID, context->queue->entry->queue_id);
+    mq_put32(header + AT_QUEUE_ID, context->queue->queue_id);
     mq_put32(header + AT_FLAG, draft->flag);
     mq_put64(header + AT_QUEUE_OFFSET, queue_offset);
     mq_put64(header + AT_LOG_OFFSET, log_offset);

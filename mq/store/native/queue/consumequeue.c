@@ -22,20 +22,21 @@ enum {
 };
 
 static int open_files(mq_log *log, mq_queue *queue) {
-    char topic[MQ_TOPIC_MAX + 1] = {0};
     char path[MQ_PATH_SIZE];
-    int size = mq_control_queue_topic(log->control, queue->number, topic);
+    int size = mq_control_queue_topic(log->control, queue->number, queue->topic);
     if (size < 0) return size;
+    const char *topic = queue->topic;
+    queue->topic_size = size;
+    queue->queue_id = queue->entry->queue_id;
     /* The name becomes a path: the table's bytes are not trusted to keep it inside. */
     if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.')
         return MQ_CORRUPT;
-    int length =
-        snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->entry->queue_id);
+    int length = snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->queue_id);
     if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
     /* Not private even where queues are: they are read only. */
     int result = mq_files_open(path, 3, log->ext_file_size, log->writable, &queue->extensions);
     if (result) return result;
-    snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
+    snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->queue_id);
     return mq_files_open(path, 3, log->queue_file_size, log->queues_writable, &queue->files);
 }
 

@@ -21,9 +21,8 @@ int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int3
 static inline int mq_record_belongs(const mq_queue *queue, const mq_record *record, const uint8_t *bytes,
                                     int64_t queue_offset, int64_t log_offset) {
     return record->log_offset == log_offset && record->queue_offset == queue_offset &&
-           record->queue_id == queue->entry->queue_id &&
-           record->topic_size == (int32_t)queue->entry->topic_size &&
-           memcmp(bytes + record->topic_at, queue->entry->topic, (size_t)record->topic_size) == 0;
+           record->queue_id == queue->queue_id && record->topic_size == queue->topic_size &&
+           memcmp(bytes + record->topic_at, queue->topic, (size_t)record->topic_size) == 0;
 }
 
 #endif
