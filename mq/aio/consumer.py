@@ -5,7 +5,8 @@ one has. It looks for messages on the loop, which takes microseconds, and where 
 thread that all consumers of a broker share.
 
 With `run` it does what a PushConsumer does: the group's retry topic is consumed as well, what a listener
-fails at is sent back to come again later, and offsets are committed after each message.
+fails at is sent back to come again later, and offsets are committed after each message. With assigned queues
+it has no share of the retry topic, and keeps what failed until it is due: see mq/client/engine/send_back.py.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ class Consumer(PollingConsumer):
         messages of one queue. A call that returns has consumed. One that raises has not: it is logged, and
         the message (from mq.Retry(from_index=k) on) comes again after a time, at most max_reconsume_times
         times, then goes to the dead letters; a Retry may be returned as well. Cancelled, it cancels the
-        calls: what they had comes again. Raises TypeError for a generator function, which would not run.
+        calls: what they had comes again. Of assigned queues, what failed waits here, uncommitted. Raises
+        TypeError for a generator function, which would not run.
         """
         check_count("concurrency", concurrency)
         if batch_size is not None:
             check_count("batch_size", batch_size)
         check_int("max_reconsume_times", max_reconsume_times, 0, INT_MAX)
         delivery = AsyncDelivery(listener, batch_size)
-        send_back = SendBack(self._group, max_reconsume_times=max_reconsume_times)
+        is_assigned = self._loop.assigned is not None
+        send_back = SendBack(self._group, max_reconsume_times=max_reconsume_times, is_assigned=is_assigned)
         with self._asking():
             with self._lock.entered():
                 self._loop.finish_last()
@@ -159,9 +162,10 @@ class Consumer(PollingConsumer):
                     return
             failures = await delivery.failures(list(request.run.left))
             with self._lock.entered():
-                loop.finish(request, send_back.settle(request, failures) if failures else ALL_CONSUMED)
-                if loop.release_what_is_finished():
-                    self._wake()
+                unconsumed = send_back.settle(request, failures) if failures else ALL_CONSUMED
+                loop.finish(request, unconsumed)
+                if loop.release_what_is_finished() or unconsumed.again:
+                    self._wake()  # It knows neither of the queue nor of what is due.
 
     @property
     def _is_over(self) -> bool:

@@ -8,6 +8,8 @@ from mq.message import MessageExt
 from mq.properties import value_of
 
 DELAY_LEVEL_MAX = 18
+# RocketMQ's, for what waits in a consumer: the delays of a broker may be others, and it does not tell them.
+DELAY_SECONDS = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 
 

@@ -233,6 +233,9 @@ class Mirror(RuleBasedStateMachine):
             for offset, word in self.known.items()
         )
         assert (self.cache.size == 0) == (not unfinished)
+        held = list(self.known.values()).count(HELD)
+        assert self.cache.held_count == held
+        assert (self.cache.held_size == 0) == (not held)
         if self.is_draining:
             done = [offset for offset, word in self.known.items() if word == DONE]
             assert all(offset < self.cache.next for offset in done)

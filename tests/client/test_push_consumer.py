@@ -797,6 +797,26 @@ def test_topics_come_and_go_while_it_runs() -> None:
     assert orders.bodies == [b"order"]
 
 
+def test_a_topic_given_up_while_its_queues_are_claimed_keeps_none_of_them() -> None:
+    broker = make(2)
+    broker.create_topic("payments", 2)
+    consumer: mq.PushConsumer
+
+    def all_of_them(
+        _group: str, _client_id: str, queues: Sequence[MessageQueue], _client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if queues[0].topic == "payments":  # after the other topic was shared out, and before it is claimed
+            consumer.unsubscribe("orders")
+        return queues
+
+    with mq.PushConsumer(broker, "g", allocate=all_of_them) as consumer:
+        consumer.subscribe("orders", listener=Heard())
+        consumer.subscribe("payments", listener=Heard())
+        consumer.start()
+        eventually(lambda: {queue.topic for queue in consumer.assignment()} == {"payments"})
+        assert owners(broker) == [None, None]
+
+
 def test_queues_that_a_topic_gains_and_loses_are_taken_and_given_up() -> None:
     broker = make(2)
     changes: list[tuple[str, int, list[int]]] = []

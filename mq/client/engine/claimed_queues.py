@@ -211,7 +211,11 @@ class ClaimedQueues:
                 claim = membership.claim(queue)
             if claim is None:
                 return True
-            owned = OwnedQueue(self._broker, claim, self._deliveries[queue.topic])
+            delivery = self._deliveries.get(queue.topic)
+            if delivery is None:  # Another thread has unsubscribed since this was worked out.
+                claim.release()
+                return False
+            owned = OwnedQueue(self._broker, claim, delivery)
             owned.trouble_of_group = self._trouble
         except (BrokerClosed, ForkedBroker):
             raise

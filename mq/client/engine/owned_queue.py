@@ -28,6 +28,8 @@ logger = logging.getLogger("mq.consumer")
 PULL_PAUSE = 1.0  # seconds, after an error
 # With others busy, a queue in which there was nothing is not looked at again sooner.
 COLD_SECONDS = 0.001
+# With so much waiting for another attempt, a consumer that asks for messages takes no more of the queue.
+HELD_COUNT_MAX, HELD_SIZE_MAX = 1000, 100 << 20
 
 
 Pulled = tuple[int, list[MessageExt], int]  # from an offset on, what is wanted before another
@@ -117,6 +119,13 @@ class OwnedQueue:
             return False
         self.is_full = False
         return True
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a consumer that asks for messages is to pull. What waits comes back when it is due, so that
+        nobody needs to be told when there is room again."""
+        cache = self.cache
+        return not self.is_draining and cache.held_count < HELD_COUNT_MAX and cache.held_size < HELD_SIZE_MAX
 
     def pull(self, count_max: int, now: float) -> Pulled | None:
         """What comes next, for take_in; None where there is nothing now. Without the lock. Raises what the

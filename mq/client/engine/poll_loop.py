@@ -123,11 +123,11 @@ class PollLoop:
                 self._rebalance(membership)
 
     def listen(self, listener: Listener) -> None:
-        """Hand the messages to a listener: what the group sent back is consumed as well."""
+        """Hand the messages to a listener: a member consumes what the group sent back as well."""
         self._listener = listener
         for delivery in self._deliveries.values():
             delivery.listener = listener
-        if not self._takes_retries:
+        if not self._takes_retries and not self._is_assigned:
             self._takes_retries = True
             retry = RETRY_PREFIX + self._options.group
             self._deliveries[retry] = Delivery(retry, Selection.of(), listener)
@@ -271,7 +271,7 @@ class PollLoop:
         return [
             (owned.queue, owned.cache.next, owned.delivery.selection.wakes)
             for owned in self._round
-            if not owned.is_draining and owned.queue not in self.paused
+            if owned.wants_more and owned.queue not in self.paused
         ]
 
     def due(self) -> float:
@@ -304,7 +304,7 @@ class PollLoop:
 
     def _pull(self, owned: OwnedQueue, count_max: int, now: float) -> bool:
         """Whether there may be more. Raises what the broker says of a queue that it cannot read."""
-        if owned.is_draining:
+        if not owned.wants_more:
             return False
         try:
             if owned.is_restarting:
@@ -382,8 +382,9 @@ class PollLoop:
 
     @property
     def holds_back(self) -> bool:
-        """Whether messages that could not be sent back wait here for another attempt."""
-        return any(owned.cache.due is not None for owned in self._round)
+        """Whether messages that could not be sent back wait here for another attempt. Those of assigned
+        queues wait for long: they come again to who has the queue next."""
+        return not self._is_assigned and any(owned.cache.due is not None for owned in self._round)
 
     # Asked for by the user.
 

@@ -95,7 +95,7 @@ class MessageRun:
 class ProcessQueue:
     """The messages of one queue between being pulled and being consumed."""
 
-    __slots__ = ("_begun", "_held", "_weighs", "count", "next", "open", "ready", "size")
+    __slots__ = ("_begun", "_held", "_weighs", "count", "held_size", "next", "open", "ready", "size")
 
     def __init__(self, offset: int, *, weighs: bool = True) -> None:
         self._weighs = weighs  # False: nobody asks for `size`, which stays 0
@@ -104,7 +104,8 @@ class ProcessQueue:
         self.size = 0  # their bytes
         self.open: list[MessageRun] = []  # in somebody's hands, by offset
         self.ready: deque[MessageRun] = deque()  # nobody has begun them; by offset
-        self._held: list[MessageRun] = []  # wait for their time, by that
+        self._held: list[MessageRun] = []  # wait for their time, by that; of one message each
+        self.held_size = 0  # their bytes, whether or not it weighs
         self._begun = offset  # the end of what anybody ever took
 
     def put(self, messages: list[MessageExt], end: int) -> None:
@@ -125,6 +126,7 @@ class ProcessQueue:
         come."""
         if self._held and self._held[0].due <= now:
             run = self._held.pop(0)
+            self.held_size -= len(run.messages[0].record)
         elif self.ready:
             run = self.ready.popleft()
             if len(run.messages) > count_max:
@@ -221,6 +223,11 @@ class ProcessQueue:
         return bool(self.ready) or bool(self._held and self._held[0].due <= now)
 
     @property
+    def held_count(self) -> int:
+        """How many messages wait for their time."""
+        return len(self._held)
+
+    @property
     def due(self) -> float | None:
         """When the first of those that are held may be taken."""
         return self._held[0].due if self._held else None
@@ -233,6 +240,7 @@ class ProcessQueue:
     def _hold(self, message: MessageExt, size: int, due: float) -> None:
         run = MessageRun(message.queue_offset, [message], True, size)
         run.due = due
+        self.held_size += len(message.record)
         insort(self._held, run, key=_due_of)
 
     def _put_back(self, run: MessageRun) -> None:

@@ -4,6 +4,9 @@ A group's are sent back: the broker stores them in the group's retry topic, to c
 dead letters after too many times. Where even that fails, they stay here and come again in a few seconds. A
 broadcasting consumer has no retry topic: it loses them, with a line in the log. In order, messages are never
 sent back to come later: the queue waits, and only what has failed too often goes to the dead letters.
+
+A consumer with assigned queues is no member of the group, and has no share of its retry topic: what fails
+waits in the consumer, and the group's offset with it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final
 from mq.api.group import Claim
 from mq.client.engine.delivery import Failure
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest, Unconsumed
-from mq.client.retry import RetriedMessage, Retry, suspend_seconds
+from mq.client.retry import DELAY_SECONDS, RetriedMessage, Retry, suspend_seconds
 from mq.errors import MQError
 from mq.message import MessageExt
 from mq.names import DEAD_PREFIX
@@ -25,6 +28,7 @@ logger = logging.getLogger("mq.consumer")
 
 RETRY_SECONDS = 5.0  # until a message that could not be sent back comes again
 TIMEOUT_LEVEL = 3  # at which a message comes again whose listener took too long
+WAIT_LEVEL_MAX = 5  # at which it waits here, unless a Retry says more: its queue's offset stands meanwhile
 DEAD = -1
 
 
@@ -38,10 +42,12 @@ class SendBack:
         max_reconsume_times: int,
         suspend_ms: int = 0,
         is_broadcasting: bool = False,
+        is_assigned: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._group = group
         self._keeps = not is_broadcasting
+        self._is_assigned = is_assigned
         self._times_max = max_reconsume_times
         self._suspend_ms = suspend_ms
         self._clock = clock
@@ -53,6 +59,9 @@ class SendBack:
             return ALL_CONSUMED
         if request.delivery.ordered:
             return self._in_order(request, failures[0])
+        if self._is_assigned:
+            (failure,) = failures  # asyncio makes one call for each request
+            return self._here(request, failure)
         kept: list[MessageExt] = []
         for failure in failures:
             kept += self._concurrently(request, failure)
@@ -78,6 +87,21 @@ class SendBack:
             for message in failure.messages
             if not self.send_back(message, level, request.owned.claim)
         ]
+
+    def _here(self, request: ConsumeRequest, failure: Failure) -> Unconsumed:
+        """What stays in the consumer until it comes again. The counts of attempts are kept here alone: the
+        broker is told which message is dead."""
+        messages, error = failure
+        level = error.delay_level or 0 if isinstance(error, Retry) else 0
+        times = min(message.reconsume_times for message in messages)
+        if times >= self._times_max or level == DEAD:
+            self._report(request, failure, self._dead_letters, is_final=True)
+            claim = request.owned.claim
+            return self.later([message for message in messages if not self.send_back(message, DEAD, claim)])
+        seconds = DELAY_SECONDS[(level or min(TIMEOUT_LEVEL + times, WAIT_LEVEL_MAX)) - 1]
+        self._report(request, failure, f"comes again here in {seconds} s", is_final=False)
+        again = [RetriedMessage(message, message.reconsume_times + 1) for message in messages]
+        return Unconsumed(again, due=self._clock() + seconds)
 
     def _in_order(self, request: ConsumeRequest, failure: Failure) -> Unconsumed:
         """What comes next in the queue, beginning with the message that failed, and when. Counts the attempts
