@@ -205,8 +205,9 @@ def test_a_handler_that_changes_the_push_consumer_that_it_interrupts_does_not_wa
 
 
 def test_a_handler_that_polls_while_another_consumer_learns_of_a_member_does_not_wait_for_itself(
-    broker: LocalBroker,
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mq.broker.groups.member.LOOK_AGAIN", -1.0)  # Each look is for the dead as well.
     one, other = (mq.PullConsumer(broker, "again") for _ in range(2))
     for each in (one, other):
         each.subscribe("orders")

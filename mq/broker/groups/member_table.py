@@ -86,18 +86,26 @@ class MemberTable:
         """Whether a member of this process is listed."""
         return any(self.file.words[place_word(place) + PID] == pid for place in self.file.taken())
 
-    def evict_dead(self, fd: int, pid: int | None = None) -> list[str]:
-        """Under byte 0: strike the dead off, those of one process or all. Their names, for the log."""
+    def dead(self, fd: int, pid: int | None = None) -> list[tuple[int, int]]:
+        """The places of the dead, of one process or all, and which life of theirs is over."""
         words, found = self.file.words, []
         for place in self.file.taken():
             at = place_word(place)
             life = words[at + LIFE]
             if (pid is None or words[at + PID] == pid) and not self.lives(fd, place):
-                member = self.listed(fd).get(place)
-                name = f"{member.client_id if member else 'a member'} (pid {words[at + PID]})"
-                # In one step: a live member may leave meanwhile, which takes no lock.
-                if life % 2 and self.file.swap(at + LIFE, life, life + 1):
-                    found.append(name)
+                found.append((place, life))
+        return found
+
+    def evict_dead(self, fd: int, pid: int | None = None) -> list[str]:
+        """Under byte 0: strike the dead off, those of one process or all. Their names, for the log."""
+        words, found = self.file.words, []
+        for place, life in self.dead(fd, pid):
+            at = place_word(place)
+            member = self.listed(fd).get(place)
+            name = f"{member.client_id if member else 'a member'} (pid {words[at + PID]})"
+            # In one step: a live member may leave meanwhile, which takes no lock.
+            if life % 2 and self.file.swap(at + LIFE, life, life + 1):
+                found.append(name)
         return found
 
     def evict(self, fd: int, place: int, life: int, until: int) -> str | None:

@@ -177,6 +177,9 @@ class Takeover:
 
     def evict_dead(self, member_table: MemberTable, pid: int | None = None) -> None:
         """Strike dead members off, of one process or all, and tell the others."""
+        with member_table.looking() as fd:
+            if not member_table.dead(fd, pid):
+                return  # As nearly always: nobody is locked out, and no signal handler finds the lock taken.
         with member_table.file.changing() as fd:
             found = member_table.evict_dead(fd, pid)
         if found:
