@@ -27,22 +27,20 @@ from mq.store.log.follow import FollowedLog
 from mq.store.store import Store
 from tests.crash.images import look_into
 from tests.crash.pager import pager
+from tests.crash.sender import Sender
 from tests.support.insides import store_of, was_recovered
 from tests.support.power.recorder import record as start_recording
 from tests.support.processes.nursery import stopping
 from tests.support.processes.pauses import Stopwatch, beat, beat_of, pulse
 from tests.support.processes.trace import (
-    ACK,
     QUEUE_COUNT,
     SEEN,
     TOPIC,
-    Ack,
     Log,
     acks,
     check,
     follow,
-    log_offset,
-    message_of,
+    key_of,
     seen,
 )
 
@@ -64,62 +62,10 @@ __all__ = [
 ]
 
 ASYNC_COUNT = 5
+LARGE_COUNT_MAX = 18  # of messages that a file of the log has room for
+BULK_COUNT_MAX = 120  # which take up to six files
 OTHER = "other"  # a second topic
 Sizes = dict[str, Any]
-
-
-class Sender:
-    """Sends numbered messages and writes down what was acknowledged, each before the next."""
-
-    def __init__(self, broker: mq.Broker, trace: str, run: int, seed: int, *, durable: bool) -> None:
-        self._producer = mq.Producer(broker, compress_over=1 << 30)
-        self._queues = [mq.MessageQueue(TOPIC, broker.name, number) for number in range(QUEUE_COUNT)]
-        self._log = Log(trace, ACK)
-        self._run = run
-        self._sequence = 0
-        self._random = random.Random(seed)
-        self._durable = durable
-
-    def send(self, count: int, size_max: int) -> None:
-        """One message, or a batch."""
-        sequence, size, queue = self._next(size_max)
-        messages = [message_of(self._run, sequence, place, count, size) for place in range(count)]
-        if count == 1:
-            result = self._producer.send(messages[0], queue=queue)
-        else:
-            result = self._producer.send_batch(messages, queue=queue)
-        self._acknowledged(result, sequence, count, size)
-
-    def send_many(self, times: int, size_max: int) -> None:
-        for _ in range(times):
-            self.send(1, size_max)
-
-    def send_async(self, count: int, size_max: int) -> None:
-        """Several messages that are on their way at a time."""
-        futures = []
-        for _ in range(count):
-            sequence, size, queue = self._next(size_max)
-            message = message_of(self._run, sequence, 0, 1, size)
-            futures.append((self._producer.send_async(message, queue=queue), sequence, size))
-        for future, sequence, size in futures:
-            self._acknowledged(future.result(30), sequence, 1, size)
-
-    def flushed(self) -> None:
-        """Everything acknowledged so far is on disk."""
-        self._log.add(Ack(self._run, 0, 0, 0, 0, 0, 0, 1))
-
-    def _next(self, size_max: int) -> tuple[int, int, mq.MessageQueue]:
-        self._sequence += 1
-        size = self._random.choice((0, 16, 64, size_max)) // 16 * 16
-        return self._sequence, size, self._random.choice(self._queues)
-
-    def _acknowledged(self, result: mq.SendResult, sequence: int, count: int, size: int) -> None:
-        durable = int(self._durable and result.status is mq.SendStatus.SEND_OK)
-        queue = result.queue
-        offset = result.queue_offset
-        self._log.add(
-            Ack(self._run, sequence, count, size, queue.queue_id, offset, log_offset(result), durable)
-        )
 
 
 def writer(
@@ -133,28 +79,34 @@ def writer(
     seed: int,
     idle: float = 0.0,
     expired: str = "",
+    bulks: float = 0.0,
+    duties: bool = True,
 ) -> None:
     """Sends whatever way comes, until stopped.
 
     idle: seconds between two calls, at most. expired: old files of the log go now and then, and this file
-    says below which log offset, before they do.
+    says below which log offset, before they do. bulks: which share of the calls are bulks.
     """
     chance = random.Random(seed)
-    with mq.open(root, flush=flush, flush_interval=0.05, **sizes) as broker:
+    with mq.open(root, flush=flush, flush_interval=0.05, duties=duties, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
         sender = Sender(broker, trace, run, seed, durable=flush == "sync")
         watch = Stopwatch(pauses)
         while not stopping:
             what = chance.random()
             with watch:
-                if what < 0.6:
+                if chance.random() < bulks:
+                    sender.send_bulk(chance.randint(2, BULK_COUNT_MAX), 3000)
+                elif what < 0.6:
                     sender.send(1, 200)
                 elif what < 0.8:
                     sender.send(chance.randint(2, 20), 200)
                 elif what < 0.95:
                     sender.send_async(ASYNC_COUNT, 200)
-                else:
+                elif what < 0.98:
                     sender.send(1, 3000)
+                else:
+                    sender.send(chance.randint(2, LARGE_COUNT_MAX), 3000)
             if what > 0.99:
                 broker.flush()
                 sender.flushed()
@@ -236,7 +188,7 @@ def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, pause
                 offsets[queue.queue_id] = result.next_offset
             if query:
                 with watch:
-                    found = broker.query(TOPIC, f"k{run}-{sequence}-0")
+                    found = broker.query(TOPIC, key_of(run, sequence))
                 assert len(found) == 1, f"a query finds {len(found)} of what was sent just before"
             time.sleep(0.001)
             if pause.exists():
@@ -280,7 +232,7 @@ def victim(
         while not stopping:
             sender.send(count, size)
             if query:
-                broker.query(TOPIC, "k1-1-0")
+                broker.query(TOPIC, key_of(1, 1))
             time.sleep(0.0005)
 
 

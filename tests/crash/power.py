@@ -2,10 +2,12 @@
 
 Each round is a store on a disk that forgets (disk.py), with up to three lives, each ended by a power cut:
 some writers, synchronous and asynchronous ones, and perhaps a reader that is shown what is on disk and
-nothing else. Now and then one of them dies alone, perhaps while it opens the store, or all do, or all close,
-or the test deletes files that can be rebuilt; old files of the log go. What is left is opened as after a
-reboot, by one process that checks all of it, or by writers at once; and some of the images that the disk
-might have held at any place of the life are laid out beside it and opened too (replay.py, images.py).
+nothing else. They send messages, batches, and bulks of several files of the log. Now and then one of them
+dies alone, perhaps while it opens the store, or all do, or all close, or the test deletes files that can be
+rebuilt; old files of the log go. Or one stops in the middle of an append, the kernel writes back some of it,
+and it dies there; so may the next one, in its repair. What is left is opened as after a reboot, by one
+process that checks all of it, or by writers at once; and some of the images that the disk might have held at
+any place of the life are laid out beside it and opened too (replay.py, images.py).
 
 A round in which anything is wrong leaves all that it was made of in a directory, which the failure names:
 

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mq.store.shared.process_state import process_state
 from tests.crash.conftest import Answer, Crew
 from tests.support.power.disk import Disk
+from tests.support.processes.fail_build import fail_points
 from tests.support.processes.nursery import Process
 from tests.support.processes.trace import ACK, Ack, Log, follow
 from tests.support.store.sizes import SMALL
@@ -22,8 +24,14 @@ from tests.support.store.sizes import SMALL
 __all__ = ["IMAGES", "Counts", "Lost", "Round"]
 
 CLOCK_FACTOR = 100  # A life of 100 ms takes the store 10 s.
-IMAGES = 6  # of a life
+IMAGES = 6  # of a life; of one in which a process died in the middle of an append AMID_IMAGES times as many
+AMID_IMAGES = 4
 DERIVED = ("mq", "mq", "mq", "consumequeue", "index", "checkpoint")
+# Where a process stops in the middle of an append, and at which passage at the most.
+AMID = {"ARMED": 3, "BLANK": 6, "HALF_RECORD": 300, "RECORD": 3, "UNIT": 3, "LOG_END": 3, "PUBLISHED": 3}
+POINT = fail_points()
+IS_PUBLISHED = ("LOG_END", "PUBLISHED")  # and nothing to be made void
+AMID_SECONDS = 3.0  # until it is there
 ALL_IMAGES_SECONDS = 60.0  # after a failure; --again takes as long as it takes
 
 
@@ -34,7 +42,7 @@ class Lost(AssertionError):
 class Counts:
     """What was tried, and so what nothing was lost in."""
 
-    NAMES = ("rounds", "cuts", "images", "attached", "promised", "stored", "recovered", "kills")
+    NAMES = ("rounds", "cuts", "images", "attached", "promised", "stored", "recovered", "kills", "amid")
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(self.NAMES, 0)
@@ -84,14 +92,21 @@ class Round:
         self.traces: list[Path] = []
         self.readers: list[Path] = []
         self.processes: list[Process] = []
+        self.is_amid = False  # a process of this life died in the middle of an append
         self.is_calm = False  # little is sent, and nothing waits for the disk
         self.expires = self.chance.random() < 0.2
         self.cut_traces = self.cut_readers = 0  # how many are of earlier lives, and may tell of what was lost
         self.cuts = 0
 
-    def _start(self, actor: str, **arguments: Any) -> Process:
+    def _start(self, actor: str, *, environment: dict[str, str] | None = None, **arguments: Any) -> Process:
         process = self.crew.nursery.start(
-            "powered", scenario=actor, record=self.record, root=self.disk.root, sizes=SMALL, **arguments
+            "powered",
+            environment=environment,
+            scenario=actor,
+            record=self.record,
+            root=self.disk.root,
+            sizes=SMALL,
+            **arguments,
         )
         self.processes.append(process)
         return process
@@ -111,6 +126,7 @@ class Round:
             seed=self.chance.getrandbits(32),
             idle=0.02 if self.is_calm else self.chance.choice((0.0, 0.002, 0.02)),
             expired=str(self.directory / "expired") if self.expires else "",
+            bulks=0.0 if self.is_calm else self.chance.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
         )
 
     def log_min(self) -> int:
@@ -133,6 +149,44 @@ class Round:
         self._kill(self.processes[-1])
         if not self.processes:
             self.writer()
+
+    def die_amid(self) -> None:
+        """A process dies in the middle of an append, alone or with all others, and perhaps the next one in
+        the middle of its repair. What they wrote may be on disk by then. Others go on."""
+        point = self.chance.choice(list(AMID))
+        self._doom(point, self.chance.randint(1, AMID[point]))
+        if not self.processes and point not in IS_PUBLISHED and self.chance.random() < 0.3:
+            self._doom("REPAIR", 1)
+        if self.processes:
+            self.writer()
+        else:
+            self._people()
+
+    def _doom(self, point: str, passage: int) -> None:
+        process = self._start(
+            "writer",
+            environment={"MQ_FAIL": f"{POINT[point]}:{passage}:stop"},
+            trace=self._trace(),
+            run=self.runs,
+            flush=self.chance.choice(("async", "sync")),
+            pauses=self.directory / "pauses",
+            seed=self.chance.getrandbits(32),
+            bulks=self.chance.choice((0.0, 1.0, 1.0)),
+            duties=False,
+        )
+        until = time.monotonic() + AMID_SECONDS
+        while not process_state(process.pid).is_stopped and time.monotonic() < until:
+            if process.wait(0.001):
+                break
+        is_there = process_state(process.pid).is_stopped
+        self.is_amid |= is_there
+        self.counts.add(amid=int(is_there))
+        if self.chance.random() < 0.6:
+            self.disk.write_back()
+        if self.chance.random() < 0.5:
+            self.kill_all()
+        else:
+            self._kill(process)
 
     def _kill(self, process: Process) -> None:
         with self.disk.standstill():
@@ -176,6 +230,7 @@ class Round:
 
     def live(self) -> None:
         self.is_calm = self.chance.random() < 0.3
+        self.is_amid = False
         self._people()
         events: list[Callable[[], None]] = [
             self.disk.write_back,
@@ -183,11 +238,12 @@ class Round:
             self.kill_the_newest,
             self._start_over,
             self.close_all,
+            self.die_amid,
         ]
         for _ in range(self.chance.choice((1, 1, 2, 3))):
             time.sleep(self.chance.choice((self.chance.uniform(0.0, 0.02), self.chance.uniform(0.01, 0.12))))
             if self.processes:
-                self.chance.choices(events, (4, 3, 2, 2, 1))[0]()
+                self.chance.choices(events, (4, 3, 2, 2, 1, 4))[0]()
             else:
                 self._people()
         if self.processes:
@@ -213,7 +269,7 @@ class Round:
         self.counts.add(cuts=1)
         (self.directory / "kept_state").mkdir(exist_ok=True)
         if self.image_count:
-            found = self._look_into_images(self.image_count)
+            found = self._look_into_images(self.image_count * (AMID_IMAGES if self.is_amid else 1))
             if found["wrong"]:
                 self._lost(found["wrong"], found)
         self._keep_state()

@@ -45,6 +45,7 @@ def test_a_store_survives_power_cuts(recorded_crew: Crew, tmp_path: Path, names:
     print(f"  MQ_POWER_SEED={SEED}: {counts}")
     assert counts["promised"] > 0, "nothing was promised, so nothing was proved"
     assert counts["images"] > 0, "no image was opened"
+    assert counts["amid"] > 0, "no process died in the middle of an append"
 
 
 def test_syncs_that_do_nothing_are_noticed(

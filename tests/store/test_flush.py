@@ -25,6 +25,7 @@ from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.log import writer as writer_module
 from mq.store.native import lib
 from tests.store.bulk_appends import run_failing
+from tests.store.unpublished import BODY_SIZE
 from tests.support.appending import append_many, append_one
 from tests.support.insides import control_of, store_of, was_recovered
 from tests.support.processes.fail_build import fail_points
@@ -150,22 +151,40 @@ def test_a_batch_returns_after_an_msync_of_all_its_bytes(directory: Path, watch:
             assert covered(watch.syncs("commitlog"), first, end)
 
 
-def test_a_flush_has_the_zeros_of_a_repair_on_disk_as_well(directory: Path, watch: Watch) -> None:
-    """Else a power cut brings the records back that were made void."""
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("append", "size", "point"),
+    [
+        (
+            "broker.append_batch(broker.publishable('orders')[0], [mq.Message('orders', b'.' * 300)] * 8)",
+            8 * 300,
+            "RECORD:1",
+        ),
+        ("bulk(broker, 18)", 18 * BODY_SIZE, "HALF_RECORD:15"),
+    ],
+    ids=["batch", "bulk"],
+)
+def test_a_repair_has_its_zeros_on_disk_before_anything_is_stored(
+    directory: Path, watch: Watch, append: str, size: int, point: str
+) -> None:
+    """Else a power cut brings the records back that were made void, behind what was stored since."""
     with Peer(directory, environment=watch.environment, flush="async", duties=False) as peer:
-        peer.do("broker.create_topic('A', 1)")
+        peer.do("broker.create_topic('orders', 1)")
+        peer.do("send(broker, 'orders', 0, b'before')")
+        begin = peer.ask("log_end(broker)")
         code = (
-            "import mq, pathlib; from tests.support.store.small_store import open_small\n"
+            "import mq, pathlib\n"
+            "from tests.store.unpublished import bulk\n"
+            "from tests.support.store.small_store import open_small\n"
             f"broker = open_small(pathlib.Path({str(directory)!r}), duties=False)\n"
-            "broker.append_batch(broker.publishable('A')[0], [mq.Message('A', b'.' * 300)] * 8)"
+            f"{append}"
         )
-        died = run_failing(code, directory, f"{fail_points()['RECORD']}:1:kill")
+        name, _, passage = point.partition(":")
+        died = run_failing(code, directory, f"{fail_points()[name]}:{passage}:kill")
         assert died.returncode == -signal.SIGKILL, died.stderr
-        peer.do("send(broker, 'A', 0, b'later'); broker.flush()")
-        peer.do("from mq.store.native import lib")
-        voided, end = peer.ask("store_of(broker).word(lib.MQ_VOIDED_END), log_end(broker)")
-        assert voided > end
-        assert covered(watch.syncs("commitlog"), end, voided)
+        assert not covered(watch.syncs("commitlog"), begin, begin + 1)
+        peer.do("send(broker, 'orders', 0, b'later')")
+        assert covered(watch.syncs("commitlog"), begin, begin + size)
 
 
 # As STUCK_NS of flush.c: a sender that has waited for so long for another's flush flushes too.

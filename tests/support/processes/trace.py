@@ -14,13 +14,16 @@ both in records of fixed size, one write each, so that a kill leaves at most one
 Each record ends with how long the journal of recorder.c was when it was written, or 0: that tells what was
 promised before a cut at some place of the journal.
 
-A body can be made again from its header, so that a byte of another message in it is noticed.
+A body can be made again from its header, so that a byte of another message in it is noticed. A bulk has a
+sequence for its share of each queue, which is acknowledged like a batch; its tag says what the bulk is.
+Records of bodies of one size have one size: what lies behind the log's end fits to what is stored before it.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +37,10 @@ __all__ = [
     "Seen",
     "acks",
     "body_of",
+    "bulk_tag",
     "check",
     "follow",
+    "key_of",
     "log_offset",
     "message_of",
     "records",
@@ -139,9 +144,18 @@ def body_of(run: int, sequence: int, place: int, count: int, size: int) -> bytes
     return header + RAMP[first : first + 16] * (size // 16)
 
 
-def message_of(run: int, sequence: int, place: int, count: int, size: int) -> mq.Message:
+def message_of(run: int, sequence: int, place: int, count: int, size: int, tag: str = "") -> mq.Message:
     body = body_of(run, sequence, place, count, size)
-    return mq.Message(TOPIC, body, tags=f"t{run % 3}", keys=f"k{run}-{sequence}-{place}")
+    return mq.Message(TOPIC, body, tags=tag or f"t{run % 3:013}", keys=key_of(run, sequence, place))
+
+
+def key_of(run: int, sequence: int, place: int = 0) -> str:
+    return f"k{run:03}-{sequence:05}-{place:03}"
+
+
+def bulk_tag(first: int, count: int) -> str:
+    """Of a bulk that is there whole or not at all: its first sequence, and how many messages it has."""
+    return f"bulk-{first:05}-{count:03}"
 
 
 def log_offset(result: mq.SendResult) -> int:
@@ -156,6 +170,7 @@ class Stored(NamedTuple):
     message_count: int  # of its batch
     size: int
     log_offset: int
+    bulk: str  # its tag, if it is part of one that is there whole
 
 
 def stored(message: mq.MessageExt) -> Stored | None:
@@ -166,7 +181,9 @@ def stored(message: mq.MessageExt) -> Stored | None:
     run, sequence, place, count, size = HEADER.unpack_from(body)
     if body != body_of(run, sequence, place, count, size):
         return None
-    return Stored(run, sequence, place, count, size, message.log_offset)
+    tag = message.tags or ""
+    bulk = tag if tag.startswith("bulk") else ""
+    return Stored(run, sequence, place, count, size, message.log_offset, bulk)
 
 
 def check(
@@ -204,6 +221,8 @@ def check(
             rest = message.message_count - message.place - 1
         if whole_batches and rest:
             wrong.append(f"queue {queue_id} ends inside a batch")
+    if not log_min:
+        wrong += _of_bulks(queues)
     for ack in promised:
         for place in range(ack.message_count):
             at = ack.queue_offset + place
@@ -218,6 +237,19 @@ def check(
     for ack in promised[:: max(1, len(promised) // QUERIES)]:
         wrong.extend(_of_look_up(broker, ack))
     return wrong
+
+
+def _of_bulks(queues: dict[int, list[Stored | None]]) -> Iterator[str]:
+    """Not even a power cut leaves a bulk in part."""
+    counts = Counter(
+        (message.run, message.bulk)
+        for messages in queues.values()
+        for message in messages
+        if message is not None and message.bulk
+    )
+    for (run, bulk), count in counts.items():
+        if count != int(bulk.rpartition("-")[2]):
+            yield f"of {bulk} of run {run} there are {count} messages"
 
 
 def _read(queue: mq.Queue, wrong: list[str]) -> Iterator[Stored | None]:
@@ -258,7 +290,7 @@ def _of_reader(trace: Sequence[Seen], queues: dict[int, list[Stored | None]]) ->
 
 
 def _of_look_up(broker: mq.Broker, ack: Ack) -> Iterator[str]:
-    key = f"k{ack.run}-{ack.sequence}-0"
+    key = key_of(ack.run, ack.sequence)
     found = [message.log_offset for message in broker.query(TOPIC, key)]
     if found != [ack.log_offset]:
         yield f"{ack} has key {key}, which finds {found}"

@@ -70,10 +70,7 @@ enum {
     MQ_DUTIES_HOLDER = 31,
     MQ_RESERVED_END = 32,    /* the file system has blocks up to here, or to allocated_end if that is more */
     MQ_RESERVE_RETURNS = 33, /* how often blocks were given back: what was found before does not count */
-    MQ_VOIDED_END = 34,      /* nothing that was ever made void lies behind; only rises */
-    MQ_VOIDS = 35,           /* how often records were made void; raised before their intent is disarmed */
-    MQ_VOIDS_FLUSHED = 36,   /* the zeros of so many are on disk */
-    MQ_WORD_COUNT = 37,
+    MQ_WORD_COUNT = 34,
 
     /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_TIMEOUT_MS = 10000,

@@ -103,25 +103,6 @@ static int flush_extensions(mq_log *log, mq_queue *queue) {
     return 0;
 }
 
-/* What a repair made void behind the end has its zeros on disk before anything counts as flushed that was
- * stored since. */
-static int sync_voids(mq_log *log, int64_t end) {
-    int64_t voids = mq_control_get(log->control, MQ_VOIDS);
-    if (voids == mq_control_get(log->control, MQ_VOIDS_FLUSHED)) return 0;
-    int64_t voided = mq_control_get(log->control, MQ_VOIDED_END);
-    int64_t from = end;
-    while (from < voided) {
-        int64_t file_end = (from / log->file_size + 1) * log->file_size;
-        int64_t to = voided < file_end ? voided : file_end;
-        int result = sync_bytes(log, log->files, from, to);
-        if (result == MQ_MISSING) break; /* no file, and no more of them */
-        if (result) return result;
-        from = to;
-    }
-    mq_control_raise(log->control, MQ_VOIDS_FLUSHED, voids);
-    return 0;
-}
-
 /* Sync what is published now. has_lock: the flush lock is held. */
 static int flush_once(mq_log *log, int is_sender, int has_lock) {
     mq_control *control = log->control;
@@ -142,7 +123,6 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
                                : sync_end_last(log, log->files, from, end);
         } while (result == MQ_MISSING && mq_control_get(control, MQ_LOG_MIN) > from);
         if (!result) result = sync_names(log, end);
-        if (!result) result = sync_voids(log, end);
         if (result) return result;
         mq_fail_at(MQ_FAIL_FLUSHED);
         mq_control_raise(control, MQ_FLUSHED_END, end);

@@ -26,11 +26,20 @@ static int64_t written_end(mq_log *log) {
     }
 }
 
-/* Records before `end` were made void, while the intent is armed: their zeros are to be on disk before
- * anything that is stored in their place counts as flushed. A power cut would bring them back behind it. */
-static void note_void(mq_log *log, int64_t end) {
-    mq_control_raise(log->control, MQ_VOIDED_END, end);
-    mq_control_add(log->control, MQ_VOIDS, 1);
+/* Have the zeros of records before `end` that were made void on disk, while the intent is armed: before
+ * anything is stored in their place. The kernel may have written the records there, and may write what is
+ * stored in front of them before it writes the zeros: a power cut would bring them back behind it. */
+static int sync_void(mq_log *log, int64_t end) {
+    int64_t from = mq_control_get(log->control, MQ_LOG_END);
+    while (from < end) {
+        int64_t file_end = (from / log->file_size + 1) * log->file_size;
+        int64_t to = end < file_end ? end : file_end;
+        int result = mq_files_sync(log->files, from, to);
+        if (result == MQ_MISSING) break; /* no file, and no more of them */
+        if (result) return result == MQ_UNSYNCED ? mq_log_poison(log) : result;
+        from = to;
+    }
+    return 0;
 }
 
 int mq_log_take_over(mq_log *log) {
@@ -87,8 +96,8 @@ static int repair_without_queue(mq_log *log, mq_intent *intent, int64_t log_end)
         intent->start == log_end && intent->end > log_end && intent->end - log_end <= log->file_size;
     int result = is_valid ? void_log(log, intent->start, intent->end) : 0;
     mq_fail_at(MQ_FAIL_REPAIR);
+    if (!result && is_valid) result = sync_void(log, intent->end);
     if (result) return result;
-    if (is_valid) note_void(log, intent->end);
     atomic_store(&intent->armed, 0);
     mq_control_add(log->control, MQ_REPAIRS, 1);
     return 0;
@@ -104,7 +113,8 @@ int mq_log_repair(mq_log *log) {
     if (intent->queue == MQ_INTENT_BULK) {
         int result = mq_bulk_repair(log, intent, log_end);
         if (result < 0) return result;
-        if (result && log_end == intent->start) note_void(log, intent->end);
+        int synced = result && log_end == intent->start ? sync_void(log, intent->end) : 0;
+        if (synced < 0) return synced;
         atomic_store(&intent->armed, 0);
         if (result) mq_control_add(log->control, MQ_REPAIRS, 1);
         return 0;
@@ -125,8 +135,8 @@ int mq_log_repair(mq_log *log) {
         int result = void_log(log, intent->start, intent->end);
         mq_fail_at(MQ_FAIL_REPAIR);
         if (!result) result = mq_unit_void(log, queue, intent->queue_offset, intent->count);
+        if (!result) result = sync_void(log, intent->end);
         if (result) return result;
-        note_void(log, intent->end);
     }
     atomic_store(&intent->armed, 0);
     mq_control_add(log->control, MQ_REPAIRS, 1);
