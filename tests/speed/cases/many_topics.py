@@ -16,18 +16,20 @@ from tests.speed.workspace import fresh, settle
 
 READ_COUNT = 100
 MORE, MANY = 1, 2  # places in Plan.topic_counts
-EACH = 20  # messages that a topic has before a turn
+EACH = 20  # messages that each of many topics has before a turn; those of the few have as many together
 
 
 class Topics:
-    """A store of `count` topics of one queue, sent to and read from in turn."""
+    """A store of `count` topics of one queue with `each` messages, sent to and read from in turn."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int, each: int) -> None:
         self._broker = mq.open(directory, default_queue_count=1, queue_file_units=1000)
         self._producer = mq.Producer(self._broker)
         self._body = os.urandom(KIB)
         self._names = [f"topic-{number}" for number in range(count)]
-        for name in self._names:
+        batches = each // EACH
+        self._each = batches * EACH
+        for name in self._names * batches:
             self._producer.send_batch([mq.Message(name, self._body) for _ in range(EACH)])
         self._queues = [self._broker.topic(name).queues[0] for name in self._names]
         self._at = 0
@@ -41,9 +43,9 @@ class Topics:
         return count
 
     def read_each(self, count: int) -> int:
-        queues, begin, of = self._queues, self._at, len(self._queues)
+        queues, begin, of, each = self._queues, self._at, len(self._queues), self._each
         for number in range(begin, begin + count):
-            _ = queues[number % of].read(number // of % EACH, count_max=1).messages[0].body
+            _ = queues[number % of].read(number // of % each, count_max=1).messages[0].body
         self._at = begin + count
         return count
 
@@ -58,8 +60,8 @@ def _both(bench: Bench, size: int) -> Iterator[tuple[Topics, Topics]]:
     with fresh(bench.data) as directory:
         bench.say(f"making {many:,} topics")
         with (
-            closing(Topics(directory / "many", many)) as large,
-            closing(Topics(directory / "few", few)) as small,
+            closing(Topics(directory / "many", many, EACH)) as large,
+            closing(Topics(directory / "few", few, EACH * many // few)) as small,
         ):
             yield large, small
 

@@ -46,7 +46,7 @@ def _measure(bench: Bench) -> Measurement:
                     settle(bench.plan.memory_size)
                     return _copied(store / "commitlog", target, end)
 
-            return paired("MB/s", replica, copy, bench.plan.rounds, bench.say)
+            return paired("B/s", replica, copy, bench.plan.rounds, bench.say)
 
 
 def _log_end(store: Path) -> int:
@@ -67,7 +67,7 @@ def _followed(server: servers.StoreServer, directory: Path, end: int) -> Turn:
         last, until = _reached(replica, end)
     seconds = max(until - begin, LOOK_SECONDS)
     # Small logs are there at the first look.
-    return Turn((last - first or last) / seconds / 1e6, {"ms before the first": (begin - called) * 1e3})
+    return Turn((last - first or last) / seconds, {"ms before the first": (begin - called) * 1e3})
 
 
 def _reached(replica: Replica, end: int) -> tuple[int, float]:
@@ -81,7 +81,7 @@ def _reached(replica: Replica, end: int) -> tuple[int, float]:
 
 
 def _copied(log: Path, target: Path, end: int) -> float:
-    """MB a second of a copy between two processes, from the connection to the last byte written."""
+    """Bytes a second of a copy between two processes, from the connection to the last byte written."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
 
@@ -104,7 +104,7 @@ def _copied(log: Path, target: Path, end: int) -> float:
                     done += size
                 seconds = time.perf_counter() - begin
             assert done == end, f"{done:,} of {end:,} bytes came"
-            return done / seconds / 1e6
+            return done / seconds
 
         return together([send, receive])[1]
 
