@@ -13,6 +13,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.remoting.replica.framing import encode_report
+from mq.remoting.replica.listener import HaListener
 from mq.remoting.replica.replica import Replica
 from mq.remoting.server.server import Server
 from mq.store.log.commitlog import segment_files
@@ -274,6 +276,32 @@ def test_a_follower_that_is_ahead_of_the_master_has_nothing_that_is_sent(tmp_pat
                 answer = follower.recv(100)
                 assert struct.unpack(">qi", answer) == (master.replication.log_range[1], 0)
                 assert producer.send(mq.Message("orders", b"x")).status is not mq.SendStatus.SEND_OK
+
+
+def test_where_a_follower_begins_to_compare_is_not_acknowledged(master: LocalBroker) -> None:
+    """It may find another log there: that it has this one, it says afterwards."""
+    fill(master, "orders", 10)
+    end = master.replication.log_range[1]
+    with HaListener(master) as listener:
+        host, _, port = listener.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as follower:
+            follower.sendall(encode_report(end))
+            assert struct.unpack(">qi", follower.recv(100)) == (end, 0)
+            assert listener.followers == []
+            follower.sendall(encode_report(end))
+            eventually(lambda: [acked for _, acked in listener.followers] == [end])
+
+
+def test_a_replica_that_has_compared_says_so_at_once(
+    master: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(master, "orders", 10)
+    end = master.replication.log_range[1]
+    with served(master) as server, follow(server, directory) as replica:
+        level(replica, master)
+    monkeypatch.setattr("mq.remoting.replica.follower.REPORT_SECONDS", 3600.0)
+    with HaListener(master) as listener, mq.remoting.replicate(listener.address, directory):
+        eventually(lambda: [acked for _, acked in listener.followers] == [end])
 
 
 def test_a_master_of_another_store_than_its_broker_is_an_error(tmp_path: Path, directory: Path) -> None:

@@ -188,6 +188,7 @@ class Follower:
         buffer = bytearray(BUFFER_SIZE)
         view, blocks = memoryview(buffer), Blocks()
         heard = reported = monotonic()
+        has_compared = False
         while not self._closing.is_set():
             try:
                 size = sock.recv_into(buffer)
@@ -205,7 +206,10 @@ class Follower:
                     self._take(stream, piece)
             elif now - heard > SILENT_SECONDS:
                 raise RemotingError(f"the master at {self.address} is silent", address=self.address)
-            if stream.append() or now - reported >= REPORT_SECONDS:
+            # Before it has compared, it has told where it goes on, and the master counts on nothing.
+            is_like = not has_compared and self._was_met and not stream.is_comparing
+            if stream.append() or is_like or now - reported >= REPORT_SECONDS:
+                has_compared = has_compared or is_like
                 if self._sync:
                     self._directory.log.flush()
                 sock.sendall(encode_report(stream.report))
@@ -298,7 +302,6 @@ class _Stream:
         self._lacks_first = self._log.is_empty and asked == 1
         self._wanted = 0
         self._quiet = 0
-        self._asked = asked
         self.compared = 0
         self.position = None if self._log.is_empty and asked == 0 else asked
         if self._log.is_empty and asked > 1:
@@ -311,7 +314,9 @@ class _Stream:
     @property
     def report(self) -> int:
         """The log offset to acknowledge."""
-        return max(self._end, 1 if self._lacks_first else 0) if not self.is_comparing else self._asked
+        if self.is_comparing:
+            return 0  # Its log may be another one.
+        return max(self._end, 1 if self._lacks_first else 0)
 
     def _begin_at(self, log_offset: int) -> None:
         self._log.begin_at(log_offset)

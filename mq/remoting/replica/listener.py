@@ -180,11 +180,14 @@ class HaListener:
             if not offsets:
                 continue
             if not follower.wanted.done():
-                follower.wanted.set_result(offsets[0])
+                follower.wanted.set_result(offsets.pop(0))
                 log.info(
-                    "%s: follower %s goes on from log offset %d", self.address, follower.address, offsets[0]
+                    "%s: follower %s goes on from log offset %d",
+                    *(self.address, follower.address, follower.wanted.result()),
                 )
-            if not follower.is_known:
+            # Where it goes on is acknowledged by what it says next: it may compare its log first, and find
+            # that it is another one.
+            if not offsets or not follower.is_known:
                 continue
             # A follower cannot have more than was sent to it, or than it had at the start.
             follower.acked = min(offsets[-1], max(follower.sent, follower.wanted.result()), self._source.end)
@@ -200,8 +203,7 @@ class HaListener:
             there = source.begin if at < source.begin else source.end
             await loop.sock_sendall(follower.sock, encode_header(there, 0))
             return f"it wants log offset {at}, and the log is from {source.begin} to {source.end}"
-        follower.is_known, follower.acked = True, wanted
-        self._tell_acked()
+        follower.is_known = True
         is_new = True
         while True:
             end = source.visible_end
