@@ -80,10 +80,8 @@ class Topic:
             queue = queues[place] if shard_key is None else queue_of_key(queues, shard_key)
             try:
                 return self._append(queue, message, stored, sys_flag)
-            except ValueError as error:  # A bare one: the topic has got fewer queues since it was asked.
-                if type(error) is not ValueError:
-                    raise
-                if version == broker.route_version() and queue in broker.publishable(self.name):
+            except ValueError as error:
+                if not may_be_gone(broker, queue, error, version):
                     raise
 
     def __repr__(self) -> str:
@@ -218,6 +216,16 @@ class TopicChange:
             None if ordered is None else bool(ordered),
             shrink,
         )
+
+
+def may_be_gone(queues: Queues, chosen: MessageQueue, error: ValueError, version: int | None) -> bool:
+    """Whether a send may have been refused because its topic has got fewer queues since this one was chosen.
+
+    version: of the routes before that, None if nobody knows: the topic may have got more again since.
+    """
+    if type(error) is not ValueError:  # A bare one says so; others are about the message.
+        return False
+    return version != queues.route_version() or chosen not in queues.publishable(chosen.topic)
 
 
 def _check_permission(perm: str) -> Permission:

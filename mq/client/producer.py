@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from mq.api.broker import COMPRESS_OVER, Appenders, Broker, MessageQueue, Queue, SendResult
+from mq.api.topic import may_be_gone
 from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
 from mq.client.fault import FaultAvoidance, was_answered
 from mq.client.hooks import Hooks
@@ -288,7 +289,7 @@ class Producer(Sender):
             chosen, failure = first
             first = None
             if isinstance(failure, ValueError):
-                if self._routes.is_gone(chosen, failure, version):
+                if may_be_gone(self._broker, chosen, failure, version):
                     continue
                 raise failure
             if isinstance(failure, RemotingError) and failure.code not in RETRIED_CODES:
@@ -438,7 +439,7 @@ class Producer(Sender):
                     if attempts > self._retries or was_answered(error):
                         raise
                 except ValueError as error:
-                    if pending.is_bound or not self._routes.is_gone(chosen, error, version):
+                    if pending.is_bound or not may_be_gone(self._broker, chosen, error, version):
                         raise
                     version = self._broker.route_version()
                     chosen = self._routes.choose(message.topic)

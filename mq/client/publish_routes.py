@@ -115,13 +115,6 @@ class Routes:
             return turn()
         return next_but(turn, len(self.queues(topic)), last_broker, self._faults, monotonic() * 1000)
 
-    def is_gone(self, chosen: MessageQueue, error: ValueError, version: int | None) -> bool:
-        """Whether a queue may have been refused because its topic has got fewer since it was chosen; version:
-        of the routes before that, None if nobody knows. The topic may have got more again since."""
-        if type(error) is not ValueError:
-            return False
-        return version != self._broker.route_version() or chosen not in self.queues(chosen.topic)
-
     def _route(self, topic: str) -> tuple[int, Sequence[MessageQueue]]:
         version = self._broker.route_version()
         known = self._known.get(topic)

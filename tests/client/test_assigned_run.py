@@ -19,6 +19,8 @@ from mq.aio import consumer as aio_consumer
 from mq.broker.groups.claim import LocalClaim
 from mq.broker.groups.manual_claims import AssignedClaim
 from mq.client.engine import owned_queue, poll_loop, send_back
+from mq.client.retry import DELAY_SECONDS
+from mq.store.directory.delay_levels import LEVELS, parse_levels
 from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
@@ -300,3 +302,7 @@ def test_a_queue_of_which_too_much_waits_is_pulled_from_later(
         assert sorted(seen[0]) == sorted([b"0", b"1", b"2", b"3", b"4", *[b"0", b"1"][:count]])
 
     run(main)
+
+
+def test_the_delays_are_those_of_the_default_levels() -> None:
+    assert [seconds * 1000 for seconds in DELAY_SECONDS] == list(parse_levels(LEVELS))

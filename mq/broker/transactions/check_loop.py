@@ -148,9 +148,8 @@ class Ledger:
 def decide(half: Half, now_ms: int, started_ms: int, rules: Rules) -> Action:
     """What is to be done about a half message whose transaction has not ended, in a round started then."""
     age_ms = now_ms - half.born_ms
-    is_old = (
-        age_ms > rules.retention_ms and not half.is_resumed
-    )  # Who resumes an old one wants it asked about.
+    # Who resumes an old one wants it asked about.
+    is_old = age_ms > rules.retention_ms and not half.is_resumed
     if half.times_checked >= rules.check_max or is_old:
         return Action.GIVE_UP
     if started_ms <= half.store_ms <= now_ms:

@@ -206,10 +206,10 @@ class Follower:
                     self._take(stream, piece)
             elif now - heard > SILENT_SECONDS:
                 raise RemotingError(f"the master at {self.address} is silent", address=self.address)
-            # Before it has compared, it has told where it goes on, and the master counts on nothing.
-            is_like = not has_compared and self._was_met and not stream.is_comparing
-            if stream.append() or is_like or now - reported >= REPORT_SECONDS:
-                has_compared = has_compared or is_like
+            # The master counts on nothing before it hears that the logs are compared.
+            is_news = not has_compared and self._was_met and not stream.is_comparing
+            has_compared = has_compared or is_news
+            if stream.append() or is_news or now - reported >= REPORT_SECONDS:
                 if self._sync:
                     self._directory.log.flush()
                 sock.sendall(encode_report(stream.report))

@@ -140,7 +140,9 @@ class RemoteMember:
         claim = self.membership.claim(queue)
         if claim is None:
             return None
-        knows_offset = not resets.since(self.heard.get(queue))
+        # The claim has taken note of each reset before it, also of one that came meanwhile.
+        is_reset = resets.since(self.heard.get(queue)) or self._assigned.resets(queue).since(resets)
+        knows_offset = not is_reset
         if knows_offset:
             self.heard[queue] = resets
         kept = self._kept[queue] = Kept(claim, asked_at, knows_offset=knows_offset)
@@ -151,8 +153,8 @@ class RemoteMember:
         return not self._assigned.resets(queue).since(self.heard.get(queue))
 
     def tell_offset(self, queue: MessageQueue, read: Callable[[], int | None]) -> int | None:
-        """The group's offset, for the client, which has heard of every reset by that; what is said of a queue
-        that is not claimed. read: read it."""
+        """The group's offset, to be sent to the client, which has then heard of every reset. read: gives it
+        for a queue that is not claimed."""
         kept = self.kept(queue)
         resets = self._assigned.resets(queue)
         offset = kept.claim.committed() if kept is not None else read()
