@@ -71,7 +71,7 @@ class QueueState:
 class Resets(NamedTuple):
     """What was reset of a queue of a group, as it was at one moment."""
 
-    number: int  # another one for a queue of a topic that was made anew
+    number: int  # another one for a queue of a topic that was made anew; below 0: nobody used the queue yet
     times: int  # below 0: the group has nothing of the queue
     is_pending: bool  # no consumer has taken note of the last one
 
@@ -79,9 +79,9 @@ class Resets(NamedTuple):
         """Whether the offset is another queue's, or was reset, since that moment; None: since whenever."""
         if before is None:
             return self.is_pending
-        if self.number != before.number:
-            return True
-        return self.is_pending if before.times < 0 else self.times != before.times
+        if before.number < 0 or before.times < 0:
+            return self.is_pending
+        return (self.number, self.times) != (before.number, before.times)
 
 
 class Claim(Protocol):

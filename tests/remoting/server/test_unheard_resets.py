@@ -135,6 +135,27 @@ def test_a_client_goes_on_where_nothing_was_reset(
     client.close()
 
 
+@INTERRUPTIONS
+@pytest.mark.parametrize("has_asked", [True, False], ids=["asked", "not-asked"])
+def test_a_client_goes_on_in_a_queue_that_nobody_had_used(
+    store: mq.Broker, server: Server, interrupted: Interruption, has_asked: bool
+) -> None:
+    queue = store.create_topic("orders", 1).queues[0].message_queue
+    client = joined(server)
+    if has_asked:
+        client.ask(QueryConsumerOffset(GROUP, "orders", 0))
+    assert pull(client, 0).code == ResponseCode.PULL_NOT_FOUND
+    store.topic("orders").send(b"one")
+    client = interrupted(server, client, queue)
+    assert pull(client, 0).code == ResponseCode.SUCCESS
+    client = interrupted(server, client, queue)
+    commit(client, 1)
+    assert store.group(GROUP).offsets("orders") == {queue: 1}
+    store.group(GROUP).reset("orders", to="first")
+    assert pull(client, 1).code == ResponseCode.PULL_OFFSET_MOVED
+    client.close()
+
+
 def test_a_client_that_no_server_knows_does_not_undo_a_reset(
     store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
 ) -> None:

@@ -136,13 +136,13 @@ class RemoteMember:
         return kept
 
     def _claim(self, queue: MessageQueue, asked_at: float) -> Kept | None:
-        resets = self._assigned.resets(queue)
+        before = self._assigned.resets(queue)
         claim = self.membership.claim(queue)
         if claim is None:
             return None
         # The claim has taken note of each reset before it, also of one that came meanwhile.
-        is_reset = resets.since(self.heard.get(queue)) or self._assigned.resets(queue).since(resets)
-        knows_offset = not is_reset
+        resets = self._assigned.resets(queue)
+        knows_offset = not (before.since(self.heard.get(queue)) or resets.since(before))
         if knows_offset:
             self.heard[queue] = resets
         kept = self._kept[queue] = Kept(claim, asked_at, knows_offset=knows_offset)
