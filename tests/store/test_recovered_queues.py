@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.shared import control as control_module
 from tests.support.insides import store_of, was_recovered
+from tests.support.records import encode_record
 from tests.support.store.small_store import (
     FOR_EVER_MS,
     QUEUE_FILE_UNITS,
@@ -28,8 +30,11 @@ from tests.support.store.small_store import (
     numbered,
     open_small,
     overwrite,
+    overwrite_log,
     queue_files,
+    recovered,
     send,
+    zero_log_from,
 )
 
 BLANK_UNIT = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
@@ -50,6 +55,24 @@ def test_units_that_were_not_written_are_made_again(broker: LocalBroker, directo
     files[-1].unlink()
     with open_small(directory) as after:
         assert bodies(after) == numbered(30)
+
+
+def test_a_queue_offset_that_no_log_of_this_length_can_have_is_not_reached_by_units(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
+    """A hostile record: its queue would fill the disk."""
+    directory = tmp_path / "after"
+    end = fill(broker, "A", 11)[-1]
+    crash_of(broker, directory)
+    zero_log_from(directory, end)
+    now_ms = time.time_ns() // 1_000_000
+    hostile = encode_record("A", 0, 10_000_000, end, b"hostile", b"", store_time_ms=now_ms)
+    overwrite_log(directory, end, hostile)
+    with open_small(directory) as after:
+        assert bodies(after) == numbered(10)
+        assert recovered(after).log_end == end + len(hostile)
+    assert len(queue_files(directory, "A")) < 5
+    assert "10000000 of A/0 is missing" in str(list(problems(directory)))
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "log/follow.h"
-
 static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
 static const char BULK[] = "MQ_BULK\1";
 
@@ -161,8 +159,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         next = 0;
     }
     if (offset > next && !from_start) return 2;
-    /* A hostile record: the units of such a gap would fill the disk. */
-    if (offset > MQ_OFFSET_MAX || (next && offset - next > MQ_FOLLOW_GAP_MAX)) return 0;
+    /* A hostile record, since the log never had that many: the units of such a gap would fill the disk. */
+    if (offset > MQ_OFFSET_MAX || (next && offset - next > record->log_offset / MQ_RECORD_SIZE_MIN)) return 0;
     if (offset > next && next == 0) {
         mq_control_queue_set(log->control, *number, offset, offset);
         next = offset;
