@@ -63,7 +63,7 @@ class Consumer(PollingConsumer):
         What the poll before returned counts as consumed from now on. A poll that is cancelled has taken
         nothing.
         """
-        if timeout < 0:
+        if not timeout >= 0:  # Not a number is neither.
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
         return await self._ask(count_max, monotonic() + timeout, in_loop=False)

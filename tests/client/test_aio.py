@@ -815,6 +815,8 @@ def test_options_that_make_no_sense_are_refused(broker: mq.Broker) -> None:
                 await consumer.run(None)  # type: ignore[arg-type]  # the mistake
             with pytest.raises(ValueError, match="timeout is -1"):
                 await consumer.poll(-1)
+            with pytest.raises(ValueError, match="timeout is nan"):
+                await consumer.poll(float("nan"))
         with pytest.raises(ValueError, match="nothing to consume"):
             await mq.aio.Consumer(broker, "billing").poll()
 

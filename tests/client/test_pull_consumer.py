@@ -784,6 +784,8 @@ def test_arguments_that_make_no_sense_are_refused(make: Make) -> None:
     consumer = make()
     with pytest.raises(ValueError, match="timeout is -1"):
         consumer.poll(-1)
+    with pytest.raises(ValueError, match="timeout is nan"):
+        consumer.poll(float("nan"))
     with pytest.raises(ValueError, match="count_max is 0"):
         consumer.poll(count_max=0)
     with pytest.raises(TypeError, match="not str"):
