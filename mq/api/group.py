@@ -71,17 +71,17 @@ class QueueState:
 class Resets(NamedTuple):
     """What was reset of a queue of a group, as it was at one moment."""
 
-    number: int  # another one for a queue of a topic that was made anew; below 0: nobody used the queue yet
+    number: int  # of the queue, another one where its topic was made anew; below 0: not used yet, or gone
     times: int  # below 0: the group has nothing of the queue
     is_pending: bool  # no consumer has taken note of the last one
 
     def since(self, before: Resets | None) -> bool:
         """Whether the offset is another queue's, or was reset, since that moment; None: since whenever."""
-        if before is None:
+        if before is None or before.number < 0:
             return self.is_pending
-        if before.number < 0 or before.times < 0:
-            return self.is_pending
-        return (self.number, self.times) != (before.number, before.times)
+        if self.number != before.number:
+            return True
+        return self.is_pending if before.times < 0 else self.times != before.times
 
 
 class Claim(Protocol):

@@ -19,7 +19,7 @@ import pytest
 from mq.api.broker import SendResult
 from mq.errors import AddressInUse
 from mq.remoting import serve
-from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
+from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup, Subscription
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, encode
 from mq.remoting.codec.json_body import to_json
@@ -310,6 +310,41 @@ def test_the_groups_that_a_connection_names_are_bounded() -> None:
         leaves = UnregisterClient("client", producer_group=names[0])
         assert client.ask(leaves).code == ResponseCode.SUCCESS
         assert code(names[-1]) == ResponseCode.SUCCESS
+
+
+def consumes(client: RawClient, client_id: str, group: str, producer: str | None = None) -> None:
+    named = (ConsumerGroup(group, subscription_data_set=(Subscription("orders", "*"),)),)
+    producers = () if producer is None else (ProducerGroup(producer),)
+    answer = client.ask(HeartBeat(), to_json(Heartbeat(client_id, producers, named)))
+    assert answer.code in {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+
+
+@pytest.mark.parametrize("leaves_as", ["another", "a producer"])
+def test_a_group_that_a_connection_only_says_it_leaves_counts(
+    leaves_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.remoting.server.groups.members.GROUPS_MAX", 4)
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server, RawClient(server) as client:
+        for number in range(6):
+            group = f"group-{number}"
+            consumes(client, "client", group, group)
+            if leaves_as == "another":
+                client.ask(UnregisterClient("another", consumer_group=group))
+            else:
+                client.ask(UnregisterClient("client", producer_group=group))
+        assert len(server.served.members.all()) == 4
+
+
+def test_a_connection_has_one_member_of_a_group() -> None:
+    """A member that no connection led to would stay for ever."""
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server:
+        with RawClient(server) as client:
+            for number in range(5):
+                consumes(client, f"client-{number}", "billing")
+            [member] = server.served.members.all()
+            assert member.client_id == "client-4"
+            assert [each.client_id for each in store.consumer_groups.members("billing")] == ["client-4"]
+        eventually(lambda: not server.served.members.all(), server.served.members.all)
 
 
 def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 import pytest
 
 import mq
+from mq.api.group import Claim
 from mq.api.results import MessageQueue
+from mq.remoting.codec.bodies.consuming import QueueLock
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, Subscription
-from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.fields import decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
-from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.requests.groups import HeartBeat, LockQueues
 from mq.remoting.codec.requests.offsets import OffsetAnswer, QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
@@ -168,6 +170,98 @@ def test_a_client_that_no_server_knows_does_not_undo_a_reset(
         commit(other, SENT)
         assert group.offsets("orders") == {queue: 0}
         assert pull(other, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+def make_anew(store: mq.Broker) -> None:
+    store.create_topic("orders", 1)
+    for number in range(SENT + 5):
+        store.topic("orders").send(b"new %d" % number)
+
+
+@pytest.mark.parametrize("commits", ["before", "with its pull", "never"])
+def test_a_client_hears_that_its_topic_was_made_anew(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue, commits: str
+) -> None:
+    store.delete_topic("orders")
+    make_anew(store)
+    if commits == "before":
+        commit(client, SENT)
+    moved = pull(client, SENT, committed=SENT if commits == "with its pull" else None)
+    assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+    assert decode_fields(PullAnswer, moved.fields).next_begin_offset == 0
+    assert store.group(GROUP).offsets("orders") == {}
+    client.close()
+
+
+@INTERRUPTIONS
+def test_a_client_whose_pull_ended_with_its_topic_has_heard_of_no_other_one(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue, interrupted: Interruption
+) -> None:
+    held = PullMessage(GROUP, "orders", 0, SENT, 32, PullFlag.SUSPEND, 0, 30_000, 0, None, None)
+    client.send(Frame(PullMessage.CODE, encode_fields(held)))
+    eventually(lambda: any(each.holds for each in list(server.served.connections)), lambda: "no pull")
+    store.delete_topic("orders")
+    while not (frame := client.receive()).is_response:
+        pass
+    assert frame.code == ResponseCode.TOPIC_NOT_EXIST
+    client = interrupted(server, client, queue)
+    make_anew(store)
+    assert pull(client, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+    client.close()
+
+
+def lock(client: RawClient, client_id: str, queue: MessageQueue) -> None:
+    answer = client.ask(LockQueues(), to_json(QueueLock(GROUP, client_id, (queue,))))
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_a_client_that_consumes_in_order_is_known_when_it_reconnects(
+    store: mq.Broker, server: Server, queue: MessageQueue
+) -> None:
+    """Its heartbeat does not tell that it does, and its first lock has it join again."""
+    first = joined(server, "first")
+    lock(first, "first", queue)
+    assert queried(first) == 0
+    assert pull(first, 0).code == ResponseCode.SUCCESS
+    commit(first, SENT)
+    first.close()
+    eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
+    with joined(server, "second") as second:
+        lock(second, "second", queue)
+        assert queried(second) == SENT
+        store.group(GROUP).reset("orders", to="first")
+        assert pull(second, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+    eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
+    with joined(server, "first") as first:
+        lock(first, "first", queue)
+        assert pull(first, SENT, committed=SENT).code == ResponseCode.PULL_OFFSET_MOVED
+        assert store.group(GROUP).offsets("orders") == {queue: 0}
+
+
+def test_a_reset_amid_a_commit_is_heard_of(
+    store: mq.Broker,
+    server: Server,
+    client: RawClient,
+    queue: MessageQueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [member] = server.served.members.of_group(GROUP)
+    kept = member.kept(queue)
+    assert kept is not None
+    kind = type(kept.claim)
+    commit_of_it = kind.commit
+
+    def commit_and_reset(claim: Claim, offset: int) -> bool:
+        monkeypatch.setattr(kind, "commit", commit_of_it)
+        is_committed = claim.commit(offset)
+        store.group(GROUP).reset("orders", to="first")
+        return is_committed
+
+    monkeypatch.setattr(kind, "commit", commit_and_reset)
+    commit(client, SENT)
+    assert store.group(GROUP).offsets("orders") == {queue: 0}
+    assert pull(client, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+    client.close()
 
 
 def test_what_many_lost_members_knew_is_forgotten(

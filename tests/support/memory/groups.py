@@ -255,7 +255,8 @@ class MemoryClaim(LastingClaim):
 
     def correct(self, offset: int) -> None:
         with self._broker.changed:
-            self._state.offsets[self.queue] = offset
+            if self.is_current():
+                self._state.offsets[self.queue] = offset
 
     def puller(self) -> Puller:
         return self._broker.puller(self.queue)

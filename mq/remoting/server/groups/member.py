@@ -57,14 +57,16 @@ class Kept:
 
     def __init__(self, claim: Claim, used_at: float, *, knows_offset: bool) -> None:
         self.claim = claim
-        self.knows_offset = knows_offset  # The client has heard of every reset before the claim.
+        self.knows_offset = knows_offset  # The client has heard of every reset that the claim took note of.
         self.pull: Puller = claim.puller()
         self.used_at = used_at
         self.is_locked = False
 
     def is_current(self) -> bool:
         """Whether the client has heard of every reset of the offset."""
-        return self.knows_offset and self.claim.is_current()
+        if not self.claim.is_current():
+            self.knows_offset = False  # A claim says only once that its queue is another one.
+        return self.knows_offset
 
 
 class RemoteMember:
@@ -158,9 +160,11 @@ class RemoteMember:
         kept = self.kept(queue)
         resets = self._assigned.resets(queue)
         offset = kept.claim.committed() if kept is not None else read()
-        self.heard[queue] = resets
+        is_there = resets.number >= 0
+        if is_there:
+            self.heard[queue] = resets
         if kept is not None:
-            kept.knows_offset = True
+            kept.knows_offset = is_there and not self._assigned.resets(queue).since(resets)
         return offset
 
     def give_up(self, queue: MessageQueue) -> None:

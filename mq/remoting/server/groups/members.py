@@ -121,6 +121,9 @@ class RemoteMembers:
         check_group(group)
         wanted = _wanted(data)
         with self._lock:
+            other = self._of.get((connection, group))
+            if other is not None and other.client_id != client_id:
+                self._leave(other)  # A connection is of one member of a group, as in RocketMQ.
             member = self._by_client.get((client_id, group))
             if member is not None and member.connection is not connection:
                 self._of.pop((member.connection, group), None)
@@ -143,6 +146,7 @@ class RemoteMembers:
         wanted: dict[str, Wanted],
         *,
         ordered: bool | None = None,
+        heard: dict[MessageQueue, Resets] | None = None,
     ) -> RemoteMember:
         group, groups = data.group_name, self._broker.consumer_groups
         model: Model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
@@ -168,7 +172,7 @@ class RemoteMembers:
             membership,
             wanted,
             groups.assigned(group),
-            self._lost.pop((client_id, group), {}),
+            self._lost.pop((client_id, group), {}) if heard is None else heard,
             model=model,
             consume_type=consume_type,
             ordered=ordered,
@@ -192,7 +196,9 @@ class RemoteMembers:
             ):
                 return member
             self._leave(member)
-            return self._join(connection, member.client_id, member.data, member.wanted, ordered=True)
+            return self._join(
+                connection, member.client_id, member.data, member.wanted, ordered=True, heard=member.heard
+            )
 
     def have_retry_topic(self, group: str) -> None:
         """Create the retry topic: clients ask for its route before any message was sent back, and tools find
@@ -207,13 +213,16 @@ class RemoteMembers:
 
     def unregister(self, connection: Connection, client_id: str, producer: str, consumer: str) -> None:
         """Handle a client that has closed a producer or a consumer."""
-        self._named.get(connection, set()).difference_update((producer, consumer))
         if producer:
             self._remove_producer(connection, producer)
         if consumer:
             member = self._by_client.get((client_id, consumer))
             if member is not None and member.connection is connection:  # Not of another client's.
                 self._leave(member)
+        named = self._named.get(connection, set())
+        for group in (producer, consumer):
+            if connection not in self._producers.get(group, {}) and (connection, group) not in self._of:
+                named.discard(group)
 
     def _remove_producer(self, connection: Connection, group: str) -> None:
         with self._lock:

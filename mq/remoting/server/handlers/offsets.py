@@ -164,8 +164,8 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
     if kept is not None:
         if not kept.is_current():
             return
-        kept.claim.commit(offset)
-        if may_fall and offset < (kept.claim.committed() or 0):
+        # What is committed is not read: that would take note of a reset, of which the client has not heard.
+        if kept.claim.commit(offset) and may_fall:
             kept.claim.correct(offset)
         return
     if member is not None and member.model == "broadcasting":

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from time import monotonic
 
+from mq.api.group import Claim
 from mq.api.queues import READ_SIZE_MAX, Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import BrokerClosed, MQError
@@ -123,7 +124,7 @@ class Pull:
             if kept is None:
                 is_blind = True  # Another member has the queue.
             elif not kept.is_current():
-                return self._moved(member.tell_offset(self.queue, kept.claim.committed))
+                return self._moved(member, kept.claim)
             else:
                 puller = kept.pull
         else:
@@ -209,10 +210,12 @@ class Pull:
         body = served.store_hosts.records(found.messages, served.store_host(self.call.connection))
         return Reply(fields, body, found.status.value, found.status.name)
 
-    def _moved(self, committed: int | None) -> Reply:
+    def _moved(self, member: RemoteMember, claim: Claim) -> Reply:
         """The group's offset was reset: go on from there."""
         broker = self.call.served.broker
+        # First, since both raise where the queue is gone: then the client does not hear of anything.
         low, high = broker.min_offset(self.queue), broker.max_offset(self.queue)
+        committed = member.tell_offset(self.queue, claim.committed)
         offset = low if committed is None else committed
         fields = PullAnswer(0, offset, low, high)
         return Reply(fields, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
