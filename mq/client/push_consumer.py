@@ -43,6 +43,7 @@ __all__ = ["PushConsumer"]
 logger = logging.getLogger("mq.consumer")
 
 CLOSE_SECONDS = 30.0
+SIGNAL_SECONDS = 1.0  # until a signal is seen at the latest
 
 Each = TypeVar("Each", bound=Listener)
 
@@ -313,7 +314,9 @@ class PushConsumer:
             self.start()
         assert self._loop is not None
         self._loop.when_closed(open_gate)
-        open_lock.acquire()
+        # In turns: a signal that comes just before a wait does not end it, and its handler runs after it.
+        while not open_lock.acquire(timeout=SIGNAL_SECONDS):
+            pass
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are this consumer's now; those that it is giving up are not among them."""

@@ -130,6 +130,16 @@ def test_a_signal_ends_run_after_the_listener(directory: Path, number: signal.Si
     check_committed(directory, 1)
 
 
+def test_a_signal_that_comes_just_before_the_wait_ends_run(directory: Path) -> None:
+    """It only marks that its handler is to run, and does not wake the thread that goes to sleep then."""
+    prepared(directory, b"slow")
+    code = RUN.replace("open_lock.wait(0.2)", "_thread.interrupt_main(signal.SIGTERM)")
+    assert code != RUN
+    process = started(code.replace("import os", "import _thread, os"), directory)
+    assert ended(process) == ["got slow", "closed True", "interruptible True"]
+    check_committed(directory, 1)
+
+
 def test_an_unclosed_consumer_is_closed_at_exit(directory: Path) -> None:
     prepared(directory, b"slow")
     assert ended(started(FORGET, directory)) == ["done"]

@@ -142,7 +142,8 @@ def _show(session: Session, server: "Server", stopped: Event) -> None:
         _live(server, stopped)
     else:
         sys.stdout.flush()
-        stopped.wait()
+        while not stopped.wait(INTERVAL):  # A signal just before a wait would not end it.
+            pass
 
 
 def _facts(server: "Server") -> dict[str, Any]:
