@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import mq
 from mq.api.group import Subscription
 from mq.broker.check import problems
+from mq.broker.groups.manual_claims import AssignedClaim
 from mq.broker.groups.offsets import Offsets
 from mq.broker.local import LocalBroker
 from tests.support import assigned
@@ -308,3 +309,25 @@ def test_no_text_makes_loading_raise(tmp_path_factory: pytest.TempPathFactory, t
     (root / "config").mkdir()
     path_of(root).write_text(text, errors="replace")
     assert isinstance(Offsets(root).load(), dict)
+
+
+@pytest.mark.parametrize("call", ["commit", "correct"])
+def test_a_reset_before_the_lock_of_a_commit_stands(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Of a queue that nobody owns, as assigned consumers commit: they looked before they had the lock."""
+    with filled(directory) as broker:
+        claim = broker.consumer_groups.assigned("billing").claim(QUEUES[0])
+        assert claim.commit(4)
+        looked = AssignedClaim.is_current
+
+        def is_current(one: AssignedClaim) -> bool:
+            found = looked(one)
+            monkeypatch.setattr(AssignedClaim, "is_current", looked)
+            broker.group("billing").reset("orders", to="earliest")
+            return found
+
+        monkeypatch.setattr(AssignedClaim, "is_current", is_current)
+        assert not getattr(claim, call)(5)
+        assert offsets(broker) == [0, 0]
+        assert not claim.is_current()

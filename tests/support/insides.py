@@ -26,6 +26,7 @@ from mq.broker.transactions.producers import LocalChecker
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.poll_loop import PollLoop
 from mq.compacted_topics import CompactionRule
+from mq.remoting.server.groups.members import RemoteMembers
 from mq.remoting.server.holding import Held, Holding, Position
 from mq.store.log.writer import BitmapSource, Writer
 from mq.store.native import lib
@@ -241,3 +242,13 @@ def put_in_place_of_held(
 ) -> None:
     """Have another kind of table hold the held pulls of a server. For its loop."""
     holding._held = kind(holding._held)
+
+
+def lost_of(members: RemoteMembers) -> list[object]:
+    """What a server remembers of members that were lost."""
+    return list(members._lost.values())
+
+
+def strangers_of(members: RemoteMembers) -> list[int]:
+    """Of how many groups a server knows what their clients know, by connection."""
+    return [len(known) for known in members._known.values()]

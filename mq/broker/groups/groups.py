@@ -191,7 +191,7 @@ class Groups:
     def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
         """Raise an offset, for a group of RocketMQ's own that has no members. False: a greater one is
         committed, which stays."""
-        return self.assigned(group).raise_to(queue, offset) <= offset
+        return (self.assigned(group).raise_to(queue, offset) or 0) <= offset
 
     def assigned(self, group: str) -> LocalAssigned:
         """See ConsumerGroups.assigned."""

@@ -52,19 +52,24 @@ class LocalAssigned:
         words, at = member_table.file.words, slot_word(number)
         return Resets(number, int(words[at + RESETS]), bool(words[at + RESETS] != words[at + APPLIED]))
 
-    def raise_to(self, queue: MessageQueue, offset: int) -> int:
-        """Commit an offset unless a greater one is; what is committed then."""
+    def raise_to(self, queue: MessageQueue, offset: int, seen: Resets | None = None) -> int | None:
+        """Commit an offset unless a greater one is. Returns what is committed then; None, and nothing is
+        done, if the offset was reset since that was seen."""
         check_offset(offset)
         file, number = self._groups.made(self._group).file, self._groups.number(queue)
         with file.changing():
+            if seen is not None and self.resets(queue).since(seen):
+                return None
             file.raise_to(number, offset)
             return file.committed(number) or 0
 
-    def correct(self, queue: MessageQueue, offset: int) -> None:
-        """Set an offset, also downwards. An owner of the queue goes on, and commits over it."""
+    def correct(self, queue: MessageQueue, offset: int, seen: Resets) -> None:
+        """Set an offset, also downwards, unless it was reset since that was seen. An owner of the queue goes
+        on, and commits over it."""
         file, number = self._groups.made(self._group).file, self._groups.number(queue)
         with file.changing():
-            file.correct(number, offset)
+            if not self.resets(queue).since(seen):
+                file.correct(number, offset)
 
     def words(self) -> Sequence[tuple[Futex, int]]:
         """The word that changes when an offset is reset, and what it says now."""
@@ -103,15 +108,15 @@ class AssignedClaim(LastingClaim):
         """See Claim.commit."""
         if not self.is_current():
             return False
-        committed = self._assigned.raise_to(self.queue, offset)
+        committed = self._assigned.raise_to(self.queue, offset, self._seen)
+        if committed is None:
+            return False
         if committed > offset and not self._has_told:
             self._has_told = True
             log.warning(
                 "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
                 *(self._group, offset, self.queue.topic, self.queue.queue_id, committed),
             )
-        if self._seen.times < 0:
-            self._seen = self._assigned.resets(self.queue)
         return True
 
     def puller(self) -> Puller:
@@ -125,6 +130,4 @@ class AssignedClaim(LastingClaim):
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""
         if self.is_current():
-            self._assigned.correct(self.queue, offset)
-            if self._seen.times < 0:
-                self._seen = self._assigned.resets(self.queue)
+            self._assigned.correct(self.queue, offset, self._seen)

@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -71,18 +72,25 @@ class ReplyRelay:
         self._lock = threading.Lock()
         self._membership: Membership | None = None
         self._holds = set[object]()  # those of the membership, whose identity they are
+        self._queues = set[MessageQueue]()  # which are read
+        self._version = -1  # of the topics, when it was found out which ones there are
         self._is_closed = False
 
     def listen(self) -> None:
         """Push from now on what arrives elsewhere for producers that are connected here. To be called before
-        a request for a reply is stored; without effect after the first time."""
-        if self._membership is not None:
+        a request for a reply is stored; without effect after the first time, unless topics have changed."""
+        version = self._broker.route_version()
+        if self._membership is not None and version == self._version:
             return
         with self._lock:
-            if self._membership is not None or self._is_closed:
+            if self._is_closed:
                 return
             try:
-                self._listen()
+                if self._membership is None:
+                    self._listen()
+                else:
+                    self._listen_to_more()
+                self._version = version
             except MQError as error:
                 log.warning("replies that reach other servers of this store are not pushed here: %s", error)
 
@@ -102,9 +110,18 @@ class ReplyRelay:
             subscriptions=[Subscription(REPLY_TOPIC)],
             consume_from=None,
         )
-        self._holds = set()
-        for queue, end in ends.items():
-            self._events.post(self._hold, self._holds, queue, self._broker.puller(queue), end)
+        self._holds, self._queues = set(), set()
+        self._read_from(ends)
+
+    def _listen_to_more(self) -> None:
+        """Read the queues that the topic has got since, all of them."""
+        queues = self._broker.readable(REPLY_TOPIC)
+        self._read_from({queue: self._broker.min_offset(queue) for queue in {*queues} - self._queues})
+
+    def _read_from(self, begins: Mapping[MessageQueue, int]) -> None:
+        self._queues |= begins.keys()
+        for queue, begin in begins.items():
+            self._events.post(self._hold, self._holds, queue, self._broker.puller(queue), begin)
 
     def is_heard_elsewhere(self) -> bool:
         """Whether another server of this store has producers that ask for replies."""
@@ -149,7 +166,7 @@ class ReplyRelay:
                 offset = found.next_offset
         except BrokerClosed:
             return
-        except MQError as error:  # The topic was deleted: the next request begins anew.
+        except (MQError, ValueError) as error:  # The topic was deleted: the next request begins anew.
             log.warning("replies that reach other servers of this store are not pushed here: %s", error)
             with self._lock:
                 if holds is self._holds:

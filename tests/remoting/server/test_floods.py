@@ -335,18 +335,6 @@ def test_a_group_that_a_connection_only_says_it_leaves_counts(
         assert len(server.served.members.all()) == 4
 
 
-def test_a_connection_has_one_member_of_a_group() -> None:
-    """A member that no connection led to would stay for ever."""
-    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server:
-        with RawClient(server) as client:
-            for number in range(5):
-                consumes(client, f"client-{number}", "billing")
-            [member] = server.served.members.all()
-            assert member.client_id == "client-4"
-            assert [each.client_id for each in store.consumer_groups.members("billing")] == ["client-4"]
-        eventually(lambda: not server.served.members.all(), server.served.members.all)
-
-
 def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with (
         MemoryBroker() as store,

@@ -75,6 +75,17 @@ def listening(store: mq.Broker) -> Relay:
     return relay
 
 
+def test_queues_that_the_topic_gets_later_are_read_from_their_beginning(
+    store: mq.Broker, listening: Relay
+) -> None:
+    store.create_topic(REPLY_TOPIC, 3)
+    listening.relay.listen()
+    listening.loop.run(2)
+    assert sorted(held.position[0].queue_id for held in listening.pulls.held if held.position) == [0, 1, 2]
+    listening.relay.listen()
+    assert listening.loop.is_empty
+
+
 def test_one_that_reads_again_holds_again(listening: Relay) -> None:
     listening.pulls.wake()
     listening.workers.run(1)

@@ -21,6 +21,7 @@ from mq.remoting.codec.requests.offsets import OffsetAnswer, QueryConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
+from tests.support.insides import lost_of, strangers_of
 from tests.support.raw_requests import RawClient
 
 GROUP = "billing"
@@ -264,6 +265,72 @@ def test_a_reset_amid_a_commit_is_heard_of(
     client.close()
 
 
+@pytest.mark.parametrize("offset", [SENT, SENT - 1], ids=["again", "another"])
+def test_what_a_client_sent_before_it_heard_does_not_undo_a_reset(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue, offset: int
+) -> None:
+    """Java's commits its old offset for ten seconds more, and what is on the wire comes later in any case."""
+    store.consumer_groups.reset(GROUP, {queue: 3})
+    assert pull(client, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+    commit(client, offset)
+    assert pull(client, offset, committed=offset).code == ResponseCode.PULL_OFFSET_MOVED
+    assert store.group(GROUP).offsets("orders") == {queue: 3}
+    assert pull(client, 3, committed=offset).code == ResponseCode.SUCCESS
+    commit(client, 5)
+    assert store.group(GROUP).offsets("orders") == {queue: 5}
+    client.close()
+
+
+def test_a_client_that_commits_where_it_was_moved_to_has_heard(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
+) -> None:
+    store.group(GROUP).reset("orders", to="first")
+    assert pull(client, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+    commit(client, 0)
+    commit(client, 5)
+    assert store.group(GROUP).offsets("orders") == {queue: 5}
+    client.close()
+
+
+def test_a_commit_before_the_first_heartbeat_does_not_undo_a_reset(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
+) -> None:
+    client.close()
+    eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
+    store.group(GROUP).reset("orders", to="first")
+    with RawClient(server) as again:
+        commit(again, SENT)
+        assert store.group(GROUP).offsets("orders") == {queue: 0}
+        assert queried(again) == 0
+        commit(again, 5)
+        assert store.group(GROUP).offsets("orders") == {queue: 5}
+
+
+def test_the_groups_whose_offsets_a_connection_asks_for_are_bounded(
+    server: Server, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.remoting.server.groups.members.GROUPS_MAX", 3)
+    members = server.served.members
+    with RawClient(server) as client:
+        for number in range(5):
+            client.ask(QueryConsumerOffset(f"group-{number}", "orders", 0))
+        assert strangers_of(members) == [3]
+    eventually(lambda: not strangers_of(members), lambda: f"{strangers_of(members)}")
+
+
+def test_a_claim_that_is_released_beside_a_pull_moves_its_client_nowhere(
+    store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
+) -> None:
+    [member] = server.served.members.of_group(GROUP)
+    kept = member.kept(queue)
+    assert kept is not None
+    member.give_up(queue)
+    with kept.lock:
+        offset = member.move(queue, kept, lambda: store.group(GROUP).offsets("orders").get(queue), 0)
+    assert offset == SENT
+    client.close()
+
+
 def test_what_many_lost_members_knew_is_forgotten(
     server: Server, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,4 +340,4 @@ def test_what_many_lost_members_knew_is_forgotten(
         with joined(server, f"client {number}"):
             pass
         eventually(lambda: not members.of_group(GROUP), lambda: "the member stays")
-    eventually(lambda: len(members._lost) == 2, lambda: f"{list(members._lost)}")
+    eventually(lambda: len(lost_of(members)) == 2, lambda: f"{lost_of(members)}")

@@ -76,8 +76,7 @@ class _Group:
     def state(self, queue: MessageQueue, is_read: bool) -> QueueState:
         stored, committed = self.broker.queues[queue], self.offsets.get(queue)
         claim, unconsumed = self.owners.get(queue), stored[committed or 0 :]
-        wanted = queue.topic in self.subscribed()
-        reason = "no member has taken it yet" if wanted else "no member subscribes"
+        reason = "no member has taken it yet" if queue.topic in self.subscribed() else "no member subscribes"
         reason = claim.reason if claim else reason if is_read else "nobody reads it"
         owner = claim.member.member if claim and claim.member else None
         oldest_ms = unconsumed[0].store_time_ms if unconsumed else None

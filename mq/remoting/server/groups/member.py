@@ -10,9 +10,8 @@ queue is released
       allocation, and it has not pulled from it for YIELD_SECONDS;
     - when the member has not used the queue for LEASE_SECONDS.
 
-A client goes on by its own offset after such a release, and after it has reconnected. So it is remembered
-which reset of the group's offset the client has heard of last: until it hears of a later one, nothing that it
-commits is stored.
+A client that pulls from elsewhere than where the group was reset to is told where to go on. Until it does, or
+asks for the offset, nothing that it commits is stored: what it sends may be older than the answer.
 
 RocketMQ: broker/client/rebalance/RebalanceLockManager.java, client/impl/consumer/RebalanceImpl.java.
 """
@@ -22,16 +21,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from time import monotonic
 from typing import Final, NamedTuple
 
-from mq.api.group import Assigned, Claim, Member, Membership, Resets, Subscription
+from mq.api.group import Claim, Member, Membership, Resets, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.client.engine.queue_assignment import allocate, sharing, takes_retries
 from mq.errors import MQError
 from mq.filter.selection import Selection
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup
+from mq.remoting.server.groups.known_resets import KnownResets
 from mq.remoting.server.transport.connection import Connection
 
 __all__ = ["RemoteMember", "Wanted"]
@@ -51,22 +52,19 @@ class Wanted(NamedTuple):
 
 
 class Kept:
-    """A queue that is claimed for the member."""
+    """A queue that is claimed for the member. lock: a claim says once that its queue is another one, so what
+    is done about that is done by one thread."""
 
-    __slots__ = ("claim", "is_locked", "knows_offset", "pull", "used_at")
+    __slots__ = ("claim", "is_locked", "knows_offset", "lock", "moved_to", "pull", "used_at")
 
     def __init__(self, claim: Claim, used_at: float, *, knows_offset: bool) -> None:
         self.claim = claim
         self.knows_offset = knows_offset  # The client has heard of every reset that the claim took note of.
+        self.moved_to: tuple[int, Resets] | None = None  # It was told to go on there.
         self.pull: Puller = claim.puller()
         self.used_at = used_at
         self.is_locked = False
-
-    def is_current(self) -> bool:
-        """Whether the client has heard of every reset of the offset."""
-        if not self.claim.is_current():
-            self.knows_offset = False  # A claim says only once that its queue is another one.
-        return self.knows_offset
+        self.lock = threading.Lock()
 
 
 class RemoteMember:
@@ -78,8 +76,7 @@ class RemoteMember:
         group: str,
         membership: Membership,
         wanted: Mapping[str, Wanted],
-        assigned: Assigned,
-        heard: dict[MessageQueue, Resets],
+        known: KnownResets,
         *,
         model: str,
         consume_type: str,
@@ -96,12 +93,11 @@ class RemoteMember:
         self.data: Final = data  # of the heartbeat with which it joined
         self.consume_from: Final = data.consume_from_where
         self.wanted = dict(wanted)
-        self.heard: Final = heard  # the resets that the client knows of
+        self.known: Final = known
         self.listed_at = 0.0  # when it last fetched the list of members
         self.members_seen: tuple[Member, ...] = ()
         self.members_changed_at = monotonic()
         self.version_seen = -1
-        self._assigned = assigned
         self._kept: dict[MessageQueue, Kept] = {}
         self._shares: dict[str, tuple[object, frozenset[MessageQueue]]] = {}  # with what they follow from
         self._lock = threading.Lock()
@@ -138,34 +134,58 @@ class RemoteMember:
         return kept
 
     def _claim(self, queue: MessageQueue, asked_at: float) -> Kept | None:
-        before = self._assigned.resets(queue)
+        before = self.known.now(queue)
         claim = self.membership.claim(queue)
         if claim is None:
             return None
         # The claim has taken note of each reset before it, also of one that came meanwhile.
-        resets = self._assigned.resets(queue)
-        knows_offset = not (before.since(self.heard.get(queue)) or resets.since(before))
+        resets = self.known.now(queue)
+        knows_offset = self.known.covers(queue, before) and not resets.since(before)
         if knows_offset:
-            self.heard[queue] = resets
+            self.known.note(queue, resets)
         kept = self._kept[queue] = Kept(claim, asked_at, knows_offset=knows_offset)
         return kept
 
-    def is_current(self, queue: MessageQueue) -> bool:
-        """Whether the client has heard of every reset of a queue's offset, claimed or not."""
-        return not self._assigned.resets(queue).since(self.heard.get(queue))
+    def goes_on(self, queue: MessageQueue, kept: Kept, offset: int) -> bool:
+        """Under the queue's lock: whether the client goes on where the group does. offset: from which it
+        pulls, or which it commits; by that of move() it shows that it has heard of the reset."""
+        if not kept.claim.is_current():
+            kept.knows_offset, kept.moved_to = False, None
+        elif not kept.knows_offset and kept.moved_to is not None:
+            moved_to, resets = kept.moved_to
+            if offset == moved_to and not self.known.now(queue).since(resets):
+                self.known.note(queue, resets)
+                kept.knows_offset = True
+        return kept.knows_offset
+
+    def move(self, queue: MessageQueue, kept: Kept, read: Callable[[], int | None], begin: int) -> int:
+        """Under the queue's lock: the offset that the client is told to go on from. begin: of the queue."""
+        resets = self.known.now(queue)
+        # Nothing, too, of one that was released just now.
+        found = (kept.claim.committed(), read())
+        offset = next((each for each in found if each is not None), begin)
+        kept.moved_to = (offset, resets) if resets.number >= 0 else None
+        return offset
 
     def tell_offset(self, queue: MessageQueue, read: Callable[[], int | None]) -> int | None:
-        """The group's offset, to be sent to the client, which has then heard of every reset. read: gives it
-        for a queue that is not claimed."""
+        """The group's offset, for which the client has asked: it has then heard of every reset. read: gives
+        it for a queue that is not claimed."""
         kept = self.kept(queue)
-        resets = self._assigned.resets(queue)
-        offset = kept.claim.committed() if kept is not None else read()
-        is_there = resets.number >= 0
-        if is_there:
-            self.heard[queue] = resets
-        if kept is not None:
-            kept.knows_offset = is_there and not self._assigned.resets(queue).since(resets)
+        if kept is None:
+            return self.known.told(queue, read)
+        with kept.lock:
+            resets = self.known.now(queue)
+            offset = kept.claim.committed()
+            self.known.note(queue, resets)
+            kept.knows_offset = resets.number >= 0 and not self.known.now(queue).since(resets)
         return offset
+
+    def commit(self, queue: MessageQueue, kept: Kept, offset: int, *, may_fall: bool) -> None:
+        """Store an offset, unless the client has not heard of a reset; may_fall: also a smaller one."""
+        with kept.lock:
+            # What is committed is not read: that would take note of a reset for the client.
+            if self.goes_on(queue, kept, offset) and kept.claim.commit(offset) and may_fall:
+                kept.claim.correct(offset)
 
     def give_up(self, queue: MessageQueue) -> None:
         """Release the queue if it is claimed."""
@@ -220,8 +240,9 @@ class RemoteMember:
             self._has_left = True
             kept, self._kept = list(self._kept.values()), {}
         try:
-            for each in kept:
-                each.claim.release()
-            self.membership.leave()
+            with ExitStack() as leaving:  # All of it, whichever fails.
+                leaving.callback(self.membership.leave)
+                for each in kept:
+                    leaving.callback(each.claim.release)
         except MQError as error:
             log.debug("group %s: %s left: %s", self.group, self.client_id, error)

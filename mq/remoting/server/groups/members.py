@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.api.group import Member, Model, Resets, Subscription
+from mq.api.group import Member, Model, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
 from mq.errors import InsufficientResources, MQError, NotPermitted, TopicNotFound
@@ -29,6 +31,7 @@ from mq.remoting.codec.bodies.heartbeat import (
     MessageModel,
 )
 from mq.remoting.codec.requests.pushed import NotifyConsumerIdsChanged
+from mq.remoting.server.groups.known_resets import KnownResets
 from mq.remoting.server.groups.member import RemoteMember, Wanted
 from mq.remoting.server.transport.connection import Connection
 
@@ -50,7 +53,8 @@ class RemoteMembers:
         self._of: Final[dict[tuple[Connection, str], RemoteMember]] = {}
         self._by_client: Final[dict[tuple[str, str], RemoteMember]] = {}
         # What the clients of lost connections know of resets, by when they were lost.
-        self._lost: Final[dict[tuple[str, str], dict[MessageQueue, Resets]]] = {}
+        self._lost: Final[dict[tuple[str, str], KnownResets]] = {}
+        self._known: Final[dict[Connection, dict[str, KnownResets]]] = {}  # and those of no member, by group
         self._named: Final[dict[Connection, set[str]]] = {}  # the groups that each has named
         self._producers: Final[dict[str, dict[Connection, str]]] = {}
         self._producers_by_client: Final[dict[str, Connection]] = {}
@@ -84,6 +88,16 @@ class RemoteMembers:
     def versions(self) -> list[Versioned]:
         return [member.membership for member in self.all()]
 
+    def known(self, connection: Connection, group: str) -> KnownResets:
+        """What a client that is no member of a group knows of its resets. It may join the group later."""
+        with self._lock:
+            known = self._known.setdefault(connection, {})
+            if group not in known:
+                if len(known) >= GROUPS_MAX:
+                    del known[next(iter(known))]
+                known[group] = KnownResets(self._broker.consumer_groups.assigned(group))
+            return known[group]
+
     # Coming and going.
 
     def heard(self, connection: Connection, heartbeat: Heartbeat) -> None:
@@ -98,23 +112,28 @@ class RemoteMembers:
                 resource="groups",
             )
         known_groups |= named
-        failure: MQError | None = None
-        for producer in heartbeat.producer_data_set:
-            if producer.group_name != INNER_PRODUCER_GROUP:
-                check_group(producer.group_name)
-                with self._lock:
-                    self._producers.setdefault(producer.group_name, {})[connection] = heartbeat.client_id
-                    known = self._producers_by_client.get(heartbeat.client_id)
-                    # Its replies are for nobody else: another key may not take them over.
-                    if known is None or known.is_closed or known.access_key == connection.access_key:
-                        self._producers_by_client[heartbeat.client_id] = connection
-        for data in heartbeat.consumer_data_set:
+        failures: list[Exception] = []
+        for heard in (
+            *(partial(self._heard_producer, each.group_name) for each in heartbeat.producer_data_set),
+            *(partial(self._heard, data=data) for data in heartbeat.consumer_data_set),
+        ):
             try:
-                self._heard(connection, heartbeat.client_id, data)
-            except MQError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+                heard(connection=connection, client_id=heartbeat.client_id)
+            except (MQError, ValueError, TypeError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[-1]
+
+    def _heard_producer(self, group: str, connection: Connection, client_id: str) -> None:
+        if group == INNER_PRODUCER_GROUP:
+            return
+        check_group(group)
+        with self._lock:
+            self._producers.setdefault(group, {})[connection] = client_id
+            known = self._producers_by_client.get(client_id)
+            # Its replies are for nobody else: another key may not take them over.
+            if known is None or known.is_closed or known.access_key == connection.access_key:
+                self._producers_by_client[client_id] = connection
 
     def _heard(self, connection: Connection, client_id: str, data: ConsumerGroup) -> None:
         group = data.group_name
@@ -146,7 +165,6 @@ class RemoteMembers:
         wanted: dict[str, Wanted],
         *,
         ordered: bool | None = None,
-        heard: dict[MessageQueue, Resets] | None = None,
     ) -> RemoteMember:
         group, groups = data.group_name, self._broker.consumer_groups
         model: Model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
@@ -166,13 +184,13 @@ class RemoteMembers:
             consume_from=None,
             host=connection.described,
         )
+        lost = self._lost.pop((client_id, group), None)
         member = RemoteMember(
             connection,
             group,
             membership,
             wanted,
-            groups.assigned(group),
-            self._lost.pop((client_id, group), {}) if heard is None else heard,
+            lost if lost is not None else self.known(connection, group),
             model=model,
             consume_type=consume_type,
             ordered=ordered,
@@ -195,10 +213,9 @@ class RemoteMembers:
                 if other.client_id != member.client_id
             ):
                 return member
+            self._lost[member.client_id, group] = member.known
             self._leave(member)
-            return self._join(
-                connection, member.client_id, member.data, member.wanted, ordered=True, heard=member.heard
-            )
+            return self._join(connection, member.client_id, member.data, member.wanted, ordered=True)
 
     def have_retry_topic(self, group: str) -> None:
         """Create the retry topic: clients ask for its route before any message was sent back, and tools find
@@ -240,22 +257,21 @@ class RemoteMembers:
         """Handle a lost connection. Must not be called by the loop."""
         self._named.pop(connection, None)
         with self._lock:
+            self._known.pop(connection, None)
             for group in list(self._producers):
                 self._remove_producer(connection, group)
             members = [member for (each, _), member in self._of.items() if each is connection]
             for member in members:
-                self._lost[member.client_id, member.group] = member.heard
+                self._lost[member.client_id, member.group] = member.known
+                self._leave(member)
             while len(self._lost) > LOST_MAX:
                 del self._lost[next(iter(self._lost))]
-        for member in members:
-            if member.connection is connection:  # It was not taken over meanwhile.
-                self._leave(member)
 
     def _leave(self, member: RemoteMember) -> None:
-        with self._lock:
+        with self._lock:  # Until it has left: its client may be back already.
             self._of.pop((member.connection, member.group), None)
             self._by_client.pop((member.client_id, member.group), None)
-        member.leave()
+            member.leave()
         self._wake()
 
     def close(self) -> None:
@@ -267,22 +283,24 @@ class RemoteMembers:
     def look(self) -> set[str]:
         """Notify the members of changed groups. Returns the groups with any change."""
         changed = set()
-        # Each group is read once, however many members it has.
-        tables: dict[tuple[str, int], tuple[Member, ...]] = {}
+        # All versions first, and then each group once, however many members it has: what changes after that
+        # changes the versions.
+        versions = []
         for member in self.all():
+            with suppress(MQError, ValueError):  # It leaves at this moment.
+                versions.append((member, member.membership.version()))
+        tables: dict[str, tuple[Member, ...]] = {}
+        for member, version in versions:
+            if version == member.version_seen:
+                continue
+            changed.add(member.group)
             try:
-                version = member.membership.version()
-                if version == member.version_seen:
-                    continue
-                member.version_seen = version
-                changed.add(member.group)
-                table = member.group, version
-                if table not in tables:
-                    tables[table] = tuple(member.membership.members())
-                members = tables[table]
-            except (MQError, ValueError) as error:  # The member leaves at this moment.
+                if member.group not in tables:
+                    tables[member.group] = tuple(member.membership.members())
+            except (MQError, ValueError) as error:  # It leaves, too, or is looked at again.
                 log.debug("group %s: %s", member.group, error)
                 continue
+            members, member.version_seen = tables[member.group], version
             if _roles(members) != _roles(member.members_seen):
                 member.members_seen = members
                 member.members_changed_at = monotonic()

@@ -72,7 +72,10 @@ def query(request: QueryConsumerOffset, call: Call) -> Reply:
     def committed() -> int | None:
         return served.broker.consumer_groups.offsets(group, queue.topic).get(queue)
 
-    offset = committed() if member is None else member.tell_offset(queue, committed)
+    if member is not None:
+        offset = member.tell_offset(queue, committed)
+    else:
+        offset = served.members.known(call.connection, group).told(queue, committed)
     if offset is None and request.set_zero_if_not_found is not False:
         # RocketMQ's own rule; a client that begins at a time asks for its offset.
         begins_at_time = member is not None and member.consume_from is ConsumeFrom.TIMESTAMP
@@ -151,8 +154,8 @@ def _offset_at(request: ResetConsumerOffset, call: Call, queue: MessageQueue) ->
 
 
 def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall: bool = False) -> None:
-    """Store a group's offset; may_fall: also one below what is committed. Of a queue that another member
-    has, and after a reset that the client has not heard of, nothing is stored."""
+    """Store a group's offset; may_fall: also one below what is committed, unless another member has the
+    queue. After a reset that the client has not heard of, nothing is stored."""
     check_group(group)
     if offset < 0:
         return  # Some clients say so that they have nothing to commit.
@@ -160,20 +163,17 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
         raise TopicInvalid(f"topic {queue.topic} has no queue {queue.queue_id}: the first one is 0")
     served = call.served
     member = served.members.of(call.connection, group)
-    kept = member.kept(queue) if member is not None else None
-    if kept is not None:
-        if not kept.is_current():
-            return
-        # What is committed is not read: that would take note of a reset, of which the client has not heard.
-        if kept.claim.commit(offset) and may_fall:
-            kept.claim.correct(offset)
+    if member is not None and (kept := member.kept(queue)) is not None:
+        member.commit(queue, kept, offset, may_fall=may_fall)
         return
     if member is not None and member.model == "broadcasting":
         raise GroupInvalid(f"group {group} is broadcasting: its consumers keep their own offsets")
-    if member is not None and not member.is_current(queue):
+    known = member.known if member is not None else served.members.known(call.connection, group)
+    # It takes note of what was reset until now, and stores nothing after another one.
+    claim = known.assigned.claim(queue)
+    if not known.covers(queue, known.now(queue)):
         return
-    claim = served.broker.consumer_groups.assigned(group).claim(queue)
-    committed = claim.committed()
+    committed = served.broker.consumer_groups.offsets(group, queue.topic).get(queue)
     if committed is None or offset > committed:
         claim.commit(offset)
     elif may_fall and offset < committed and not _has_owner(call, group, queue):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import partial
 from time import monotonic
 
-from mq.api.group import Claim
 from mq.api.queues import READ_SIZE_MAX, Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import BrokerClosed, MQError
@@ -26,7 +25,7 @@ from mq.remoting.codec.requests.consuming import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers, Lane
-from mq.remoting.server.groups.member import RemoteMember
+from mq.remoting.server.groups.member import Kept, RemoteMember
 from mq.remoting.server.groups.members import selection_of
 from mq.remoting.server.handlers.offsets import commit
 from mq.remoting.server.holding import Held
@@ -123,10 +122,11 @@ class Pull:
                 kept = member.have(self.queue, self.asked_at)
             if kept is None:
                 is_blind = True  # Another member has the queue.
-            elif not kept.is_current():
-                return self._moved(member, kept.claim)
             else:
-                puller = kept.pull
+                with kept.lock:
+                    if not member.goes_on(self.queue, kept, self.offset):
+                        return self._moved(member, kept)
+                puller = kept.pull if self._selects_as(member) else self.call.served.puller(self.queue)
         else:
             puller = self.call.served.puller(self.queue)
         found = self._found(puller) if puller is not None else None
@@ -210,13 +210,23 @@ class Pull:
         body = served.store_hosts.records(found.messages, served.store_host(self.call.connection))
         return Reply(fields, body, found.status.value, found.status.name)
 
-    def _moved(self, member: RemoteMember, claim: Claim) -> Reply:
+    def _selects_as(self, member: RemoteMember) -> bool:
+        """Whether the pull selects what the member subscribes to: what that leaves out is not even read."""
+        if not self.request.sys_flag & PullFlag.SUBSCRIPTION:
+            return True
+        wanted = member.wanted.get(self.request.topic)
+        return wanted is not None and wanted.selection is self.selection
+
+    def _moved(self, member: RemoteMember, kept: Kept) -> Reply:
         """The group's offset was reset: go on from there."""
-        broker = self.call.served.broker
+        broker, group = self.call.served.broker, self.request.consumer_group
         # First, since both raise where the queue is gone: then the client does not hear of anything.
         low, high = broker.min_offset(self.queue), broker.max_offset(self.queue)
-        committed = member.tell_offset(self.queue, claim.committed)
-        offset = low if committed is None else committed
+
+        def committed() -> int | None:
+            return broker.consumer_groups.offsets(group, self.queue.topic).get(self.queue)
+
+        offset = member.move(self.queue, kept, committed, low)
         fields = PullAnswer(0, offset, low, high)
         return Reply(fields, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
 

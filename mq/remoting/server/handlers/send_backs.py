@@ -33,13 +33,15 @@ def send_back(request: SendMessageBack, call: Call) -> Reply:
     queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
     member = served.members.of(call.connection, group)
     kept = member.kept(queue) if member is not None else None
-    # Of a queue that the member has given up meanwhile, it is handed back all the same: its successor may
-    # consume it once more, but it is not lost.
-    claim: Claim = (
-        kept.claim if kept is not None else served.broker.consumer_groups.assigned(group).claim(queue)
-    )
+    # Of a queue that the member has given up meanwhile, perhaps just now, it is handed back all the same: its
+    # successor may consume it once more, but it is not lost.
     limit = RETRIES_MAX if request.max_reconsume_times is None else request.max_reconsume_times
-    claim.send_back(message, delay_level=request.delay_level, max_reconsume_times=limit)
+
+    def send(claim: Claim) -> bool:
+        return claim.send_back(message, delay_level=request.delay_level, max_reconsume_times=limit)
+
+    if kept is None or not send(kept.claim):
+        send(served.broker.consumer_groups.assigned(group).claim(queue))
     return DONE
 
 

@@ -225,7 +225,8 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """Bytes that wait to be sent."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        transport = self._transport  # once: a thread may ask when the connection is lost
+        return transport.get_write_buffer_size() if transport is not None else 0
 
     def in_order(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
         """Run this in a thread after the earlier ordered work of this connection. is_kept: even if the
