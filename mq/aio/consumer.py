@@ -71,7 +71,7 @@ class Consumer(PollingConsumer):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """One message after the other, until the consumer is closed. A message counts as consumed when the
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
-        in the next loop or to the owner of the queue then."""
+        by the next poll or loop, or to the owner of the queue then."""
         with self._lock.entered():
             self._check_open()
             self._loop.begin_loop()
@@ -298,3 +298,6 @@ class _Messages:
                     return message
         except BrokerClosed:
             raise StopAsyncIteration from None
+
+    def __del__(self) -> None:
+        self._consumer._loop.handed_out.is_left = True

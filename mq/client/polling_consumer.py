@@ -86,7 +86,7 @@ class PollingConsumer:
         """Give up a topic and its queues. What was polled last is committed as if another poll had begun."""
         with self._lock.entered():
             self._check_open()
-            self._loop.finish_last()
+            self._loop.finish_last_poll()
             self._loop.unsubscribe(topic)
 
     def assign(
@@ -100,7 +100,7 @@ class PollingConsumer:
         wanted = {named(queue) for queue in queues}
         with self._lock.entered():
             self._check_open()
-            self._loop.finish_last()
+            self._loop.finish_last_poll()
             self._loop.assign(wanted, expression, sql)
             self._wake()
 

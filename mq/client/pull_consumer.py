@@ -12,6 +12,7 @@ out and not committed comes again, to the next owner of the queue.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from time import monotonic
@@ -22,6 +23,7 @@ from mq.api.waiter import Versioned
 from mq.client.engine.options import check_count
 from mq.client.engine.poll_loop import LOCK_SECONDS, ROUND_SECONDS, Position
 from mq.client.polling_consumer import PollingConsumer
+from mq.errors import BrokerClosed
 from mq.fastpath import time_guard
 from mq.message import MessageExt
 from mq.uninterrupted import uninterrupted
@@ -57,14 +59,21 @@ class PullConsumer(PollingConsumer):
     def __iter__(self) -> Iterator[MessageExt]:
         """One message after the other, until the consumer is closed. A message counts as consumed when the
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
-        in the next loop or to the member that has the queue then."""
+        by the next poll or loop, or to the member that has the queue then."""
         with self._lock.entered():
             self._check_open()
             self._loop.begin_loop()
-        while not self._is_closed:
-            with self._lock.entered():
-                messages = self._loop.advance(1, monotonic(), in_loop=True)
-            yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
+        try:
+            while not self._is_closed:
+                with self._lock.entered():
+                    messages = self._loop.advance(1, monotonic(), in_loop=True)
+                yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
+        except BrokerClosed:
+            if not self._is_closed:
+                raise
+        except GeneratorExit:
+            self._loop.handed_out.is_left = True
+            raise
 
     def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         now, loop = monotonic(), self._loop
@@ -122,6 +131,8 @@ class PullConsumer(PollingConsumer):
         return f"PullConsumer({self.group!r}, {self.client_id!r}{', closed' if self._is_closed else ''})"
 
     def _end(self, *, failed: bool) -> None:
+        if os.getpid() != self._pid:
+            return  # It is the parent's.
         lock = self._lock.entered()
         self._is_closed = True
         self._wake()

@@ -351,8 +351,8 @@ class PushConsumer:
             else:
                 check_agreement(self._broker, self.group, wanted)
             self._subscriptions = subscriptions
+            self._begin(wanted.topic)  # First: the queues are claimed as soon as it is there.
             self._deliveries[wanted.topic] = delivery
-            self._begin(wanted.topic)
         if self._loop is not None:
             self._loop.look_again()
 

@@ -17,6 +17,7 @@ from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
 from tests.support.appending import append_one
+from tests.support.eventually import eventually
 from tests.support.insides import broadcast_offsets_of, was_recovered
 from tests.support.recording_listener import Heard
 from tests.support.store.small_store import contents, open_small, send
@@ -293,3 +294,27 @@ def test_a_file_in_the_home_that_says_nothing_changes_nothing(directory: Path, h
     old_file(home, {}).write_text(text)
     with open_small(directory) as broker:
         assert consume(broker, 5) == bodies(5)
+
+
+def test_resets_of_single_queues_are_all_applied_and_each_once(directory: Path) -> None:
+    queues = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
+
+    def heard(broker: LocalBroker, *ends: bytes) -> list[bytes]:
+        found = Heard()
+        with mq.PushConsumer(broker, GROUP, model="broadcasting", threads=1, client_id="box") as consumer:
+            consumer.subscribe("orders", listener=found)
+            consumer.start()
+            for queue_id, end in enumerate(ends):
+                send(broker, "orders", queue_id, end)
+            eventually(lambda: {*ends} <= {*found.bodies}, lambda: found.bodies)
+        return sorted(found.bodies)
+
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 2)
+        assert heard(broker, b"a0", b"a1") == [b"a0", b"a1"]
+        for queue in queues:
+            broker.consumer_groups.reset(GROUP, {queue: 0})
+        assert heard(broker, b"b0", b"b1") == [b"a0", b"a1", b"b0", b"b1"]
+        broker.consumer_groups.reset(GROUP, {queues[1]: 1})
+        assert heard(broker, b"c0", b"c1") == [b"b1", b"c0", b"c1"]
+    assert [*problems(directory)] == []

@@ -25,6 +25,7 @@ from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 from tests.support.memory.groups import MemoryClaim
+from tests.support.store.small_store import fill, open_small, overwrite_log
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing
 SOON = (0.001,) * 18  # the delays of the levels, where a test is not to wait for them
@@ -306,3 +307,71 @@ def test_a_queue_of_which_too_much_waits_is_pulled_from_later(
 
 def test_the_delays_are_those_of_the_default_levels() -> None:
     assert [seconds * 1000 for seconds in DELAY_SECONDS] == list(parse_levels(LEVELS))
+
+
+@pytest.mark.parametrize("change", ["reset", "made anew"])
+def test_a_queue_that_is_full_of_failures_begins_again(
+    broker: mq.Broker, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(owned_queue, "HELD_COUNT_MAX", 3)
+
+    async def main() -> None:
+        send(broker, *[b"bad"] * 5)
+        consumer = made(broker, 0, pull_count=1)
+        seen: list[bytes] = []
+
+        async def listener(message: mq.MessageExt) -> None:
+            seen.append(message.body)
+            if message.body == b"bad":
+                raise mq.Retry(delay_level=18)
+
+        running = asyncio.create_task(consumer.run(listener))
+        await until(lambda: len(seen) == 3)
+        if change == "reset":
+            broker.group("billing").reset("orders", to="latest")
+        else:
+            broker.delete_topic("orders")
+            broker.create_topic("orders", 2)
+        send(broker, b"good")
+        await until(lambda: b"good" in seen)
+        await consumer.close()
+        await running
+
+    run(main)
+
+
+def test_a_reset_reaches_a_group_that_has_nothing_yet(broker: mq.Broker) -> None:
+    async def main() -> None:
+        send(broker, b"1", b"2")
+        consumer = mq.aio.Consumer(broker, "billing", consume_from="last")
+        consumer.assign([queue_of(broker)])
+        seen: list[bytes] = []
+        running = asyncio.create_task(consumer.run(lambda message: seen.append(message.body)))
+        await asyncio.sleep(0.1)
+        broker.group("billing").reset("orders", to="earliest")
+        await until(lambda: seen == [b"1", b"2"])
+        await consumer.close()
+        await running
+
+    run(main)
+
+
+def test_a_record_that_cannot_be_read_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        with open_small(tmp_path / "store") as broker:
+            broker.create_topic("orders", 1)
+            places = fill(broker, "orders", 5)
+            overwrite_log(tmp_path / "store", places[2] + 100, b"\xff" * 8)
+            consumer = made(broker, 0)
+            seen: list[bytes] = []
+            running = asyncio.create_task(consumer.run(lambda message: seen.append(message.body)))
+            await until(lambda: len(seen) == 4)
+            await consumer.close()
+            await running
+            assert seen == [b"message 0", b"message 1", b"message 3", b"message 4"]
+            assert committed(broker) == 5
+
+    run(main)
+    assert "reading goes on at queue offset 3" in caplog.text

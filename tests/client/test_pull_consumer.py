@@ -892,3 +892,29 @@ def test_a_seek_of_one_consumer_leaves_another_with_the_same_queue_where_it_is(
     assert bodies(first.poll(SOON)) == [b"2", b"3"]
     assert second.poll(0) == []
     assert second.position(queue_of(broker)) == 3
+
+
+def test_the_listener_of_assignments_may_close_its_consumer(broker: mq.Broker, make: Make) -> None:
+    consumers: list[PullConsumer] = []
+    consumers.append(make(assignment_listener=lambda *_: consumers[0].close()))
+    assert consumers[0].poll(SOON) == []
+    assert broker.group("billing").members() == []
+
+
+def test_a_forked_child_may_leave_the_block_of_a_consumer(directory: Path) -> None:
+    """Which is the parent's."""
+    with mq.open(directory) as broker:
+        broker.create_topic("orders", 1).send(b"1")
+        with PullConsumer(broker, "billing") as consumer:
+            consumer.subscribe("orders")
+            assert len(consumer.poll(SOON)) == 1
+            pid = os.fork()
+            if not pid:
+                status = 1
+                with suppress(BaseException):
+                    consumer.close()
+                    status = 0
+                os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert len(broker.group("billing").members()) == 1
+        assert assigned.committed(broker, "billing", queue_of(broker)) == 1

@@ -25,9 +25,9 @@ from mq.api.results import MessageQueue
 from mq.broker.broadcast.offsets import BroadcastOffsets, Source, is_held, older_copy
 from mq.broker.broadcast.text_format import (
     TopicOffsets,
-    next_reset,
     parse,
     parse_of_client,
+    reset_after,
     write_out,
 )
 from mq.broker.groups.groups import Groups
@@ -117,17 +117,18 @@ class BroadcastGroups:
             self._groups.reset(group, offsets)
             return
         self._groups.check_reset(offsets)
-        fresh: dict[str, TopicOffsets] = {}
-        before = self.resets(group)
+        fresh: dict[str, dict[int, int]] = {}
         for queue, offset in offsets.items():
-            reset = fresh.setdefault(
-                queue.topic,
-                TopicOffsets(self.made_at(queue.topic), reset=next_reset(before.get(queue.topic))),
-            )
-            reset.offsets[queue.queue_id] = offset
-        self._groups.announce(
-            group, lambda: write_config(self._resets(group), write_out({**self.resets(group), **fresh}))
-        )
+            fresh.setdefault(queue.topic, {})[queue.queue_id] = offset
+        made_at = {topic: self.made_at(topic) for topic in fresh}
+
+        def change() -> None:
+            known = self.resets(group)
+            for topic, targets in fresh.items():
+                known[topic] = reset_after(known.get(topic), made_at[topic], targets)
+            write_config(self._resets(group), write_out(known))
+
+        self._groups.announce(group, change)
         for queue, offset in offsets.items():
             logger.info(
                 "group %s, which is broadcasting: %s/%d goes on at %d",

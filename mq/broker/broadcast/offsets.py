@@ -190,8 +190,12 @@ class BroadcastOffsets:
     def _apply_reset(self, topic: str, known: TopicOffsets, reset: TopicOffsets | None) -> None:
         # An earlier one is of an older copy of the file.
         if reset is not None and reset.reset > known.reset and reset.is_of(known.made_at):
+            known.offsets |= {
+                queue_id: offset
+                for queue_id, offset in reset.offsets.items()
+                if reset.resets.get(queue_id, reset.reset) > known.reset
+            }
             known.reset = reset.reset
-            known.offsets.update(reset.offsets)
             self._mark_changed(topic)
 
     def _mark_changed(self, topic: str) -> None:

@@ -7,7 +7,8 @@ Strict JSON, with a checksum: XXH64 of the table, written without spaces and wit
 
 made_at is where the log ended when the topic was made (see BEGIN_MEMBER), null where nobody said: a topic
 that was deleted and made again has another one. reset names the last reset of the offsets, "" for none: the
-time in ns and random digits, all in hex. A later one is greater, whatever the clock does.
+time in ns and random digits, all in hex. A later one is greater, whatever the clock does. The file of a
+group's resets names in "resets" those of queues that an earlier one was the last of, {"0": "token"}.
 
 parse_of_client reads the file that RocketMQ's client keeps in the user's home, which has objects for keys.
 """
@@ -25,7 +26,7 @@ import xxhash
 
 from mq.api.results import MessageQueue
 
-__all__ = ["TopicOffsets", "next_reset", "parse", "parse_of_client", "write_out"]
+__all__ = ["TopicOffsets", "parse", "parse_of_client", "reset_after", "write_out"]
 
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
@@ -43,6 +44,7 @@ class TopicOffsets:
     made_at: int | None
     offsets: dict[int, int] = field(default_factory=dict)
     reset: str = ""
+    resets: dict[int, str] = field(default_factory=dict)  # of queues whose last one was an earlier one
 
     def is_of(self, made_at: int | None) -> bool:
         """Whether these are offsets of the topic that was made then. A RocketMQ broker that rewrites
@@ -50,7 +52,18 @@ class TopicOffsets:
         return made_at is None or made_at == self.made_at
 
 
-def next_reset(before: TopicOffsets | None) -> str:
+def reset_after(before: TopicOffsets | None, made_at: int | None, offsets: Mapping[int, int]) -> TopicOffsets:
+    """The resets of a topic after another one, of these queues. Those of the others stay, under their names:
+    a consumer that has not applied them yet will, and one that has does not again."""
+    after = TopicOffsets(made_at, dict(offsets), _next_reset(before))
+    if before is not None and before.is_of(made_at):
+        kept = before.offsets.keys() - offsets.keys()
+        after.offsets |= {queue_id: before.offsets[queue_id] for queue_id in kept}
+        after.resets = {queue_id: before.resets.get(queue_id, before.reset) for queue_id in kept}
+    return after
+
+
+def _next_reset(before: TopicOffsets | None) -> str:
     """The name of a reset that comes after all others of a topic."""
     last = before.reset[:TIME_DIGITS] if before is not None else ""
     last_ns = int(last, 16) if TIME_HEX.fullmatch(last) else 0
@@ -64,6 +77,11 @@ def write_out(topics: Mapping[str, TopicOffsets]) -> str:
                 "made_at": topic.made_at,
                 "offsets": {str(queue_id): offset for queue_id, offset in topic.offsets.items()},
                 "reset": topic.reset,
+                **(
+                    {"resets": {str(each): name for each, name in topic.resets.items()}}
+                    if topic.resets
+                    else {}
+                ),
             }
             for name, topic in topics.items()
         }
@@ -83,15 +101,24 @@ def parse(text: str) -> dict[str, TopicOffsets]:
         raise ValueError(f"it is no table of offsets: {error}") from error
 
 
-def _topic(made_at: int | None, offsets: dict[str, int], reset: str) -> TopicOffsets:
+def _topic(
+    made_at: int | None, offsets: dict[str, int], reset: str, resets: Mapping[str, str] | None = None
+) -> TopicOffsets:
     if made_at is not None and (type(made_at) is not int or made_at < 0):
         raise ValueError(f"made_at is {made_at!r}")
     for queue_id, offset in offsets.items():
         if type(offset) is not int or not 0 <= offset < OFFSET_MAX or not 0 <= int(queue_id) <= QUEUE_ID_MAX:
             raise ValueError(f"queue {queue_id!r} has the offset {offset!r}")
-    if type(reset) is not str:
-        raise ValueError(f"reset is {reset!r}")
-    return TopicOffsets(made_at, {int(queue_id): offset for queue_id, offset in offsets.items()}, reset)
+    resets = resets or {}
+    for each in (reset, *resets.values()):
+        if type(each) is not str:
+            raise ValueError(f"reset is {each!r}")
+    return TopicOffsets(
+        made_at,
+        {int(queue_id): offset for queue_id, offset in offsets.items()},
+        reset,
+        {int(queue_id): each for queue_id, each in resets.items() if queue_id in offsets},
+    )
 
 
 def _dumps(value: object) -> str:

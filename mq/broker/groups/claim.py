@@ -80,7 +80,8 @@ class LocalClaim:
 
     def committed(self) -> int | None:
         """See Claim.committed."""
-        if self._is_dropped() or self._is_moved():
+        # Asked twice: by now it may be the claim of the queue that there is now.
+        if self._is_dropped() or (self._is_moved() and self._is_moved()):
             return None
         if not self.is_lost():
             seen = self._file.apply_reset(self.number, self.turn)

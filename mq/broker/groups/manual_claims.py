@@ -15,6 +15,7 @@ from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.offsets import check_offset
 from mq.broker.groups.open_groups import OpenGroups
+from mq.errors import NotPermitted
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.store.shared.group_slots import APPLIED, RESETS, slot_word
@@ -72,9 +73,13 @@ class LocalAssigned:
                 file.correct(number, offset)
 
     def words(self) -> Sequence[tuple[Futex, int]]:
-        """The word that changes when an offset is reset, and what it says now."""
-        member_table = self._groups.member_table(self._group)
-        return () if member_table is None else ((member_table.file.version, member_table.file.version.value),)
+        """The word that changes when an offset is reset, and what it says now. A group has it from when
+        somebody waits for it."""
+        try:
+            version = self._groups.made(self._group).file.version
+        except NotPermitted:
+            return ()  # Nobody can reset an offset by this broker, which only reads.
+        return ((version, version.value),)
 
     def mark_seen(self) -> None:
         """Nothing: a consumer with assigned queues has no notifications."""

@@ -303,17 +303,22 @@ class LocalMembership:
 
     def moved(self, claim: LocalClaim) -> bool:
         """After a change of topics: whether the claim is of a queue that is gone. It is taken to the queue of
-        that name there is now, if that can be had."""
+        that name there is now; where another member has that one, the claim is lost."""
         queue = claim.queue
         if self._groups.numbers.find(queue.topic, queue.queue_id) == claim.number:
             return False
         with suppress(TopicNotFound, NotPermitted, ValueError), self._lock:
             number = self._groups.number(queue)
+            if self._claims.get(queue) is not claim:
+                return True  # It was given up meanwhile.
             self.file.ready(number)
             turn = self.take(number)
+            self._unlock(claim.number, claim.turn)
             if turn is not None:
-                self._unlock(claim.number, claim.turn)
                 claim.settle(number, turn)
+            else:
+                del self._claims[queue]
+                claim.lose()
         return True
 
     def check_open(self) -> None:

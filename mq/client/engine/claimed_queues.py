@@ -86,8 +86,8 @@ class ClaimedQueues:
                 if not owned.claim.is_lost():
                     self._keep_or_drain(owned, wanted)
                     owned.trouble_of_group = self._trouble
-                    owned.apply_reset()
-                elif owned.lose():
+                    owned.apply_reset()  # Which may find out that it is lost.
+                if owned.claim.is_lost() and owned.lose():
                     self.give_up(owned)
         for queue in sorted(wanted - self.owned.keys()):
             is_complete &= self._take_over(queue, membership)
@@ -203,8 +203,8 @@ class ClaimedQueues:
 
     def _take_over(self, queue: MessageQueue, membership: Membership) -> bool:
         """Claim a queue, if nobody else has it. False: something went wrong."""
+        claim: Claim | None = None
         try:
-            claim: Claim | None
             if self._local is not None:
                 claim = self._local.claim(queue, membership)
             else:
@@ -220,6 +220,8 @@ class ClaimedQueues:
         except (BrokerClosed, ForkedBroker):
             raise
         except Exception as error:
+            if claim is not None:
+                claim.release()
             if self._raises:
                 if isinstance(error, (TopicNotFound, NotPermitted, ValueError)):
                     return False  # It has gone since it was listed, and will not be listed again.

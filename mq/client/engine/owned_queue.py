@@ -123,9 +123,10 @@ class OwnedQueue:
     @property
     def wants_more(self) -> bool:
         """Whether a consumer that asks for messages is to pull. What waits comes back when it is due, so that
-        nobody needs to be told when there is room again."""
+        nobody needs to be told when there is room again; it is forgotten where the queue begins again."""
         cache = self.cache
-        return not self.is_draining and cache.held_count < HELD_COUNT_MAX and cache.held_size < HELD_SIZE_MAX
+        has_room = cache.held_count < HELD_COUNT_MAX and cache.held_size < HELD_SIZE_MAX
+        return not self.is_draining and (has_room or self.is_restarting)
 
     def pull(self, count_max: int, now: float) -> Pulled | None:
         """What comes next, for take_in; None where there is nothing now. Without the lock. Raises what the

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
 from math import inf
 from time import strftime
 from typing import Final
@@ -24,6 +23,7 @@ from mq.api.waiter import Versioned
 from mq.client.engine.beginning import begin_at_the_end
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
+from mq.client.engine.handed_out import HandedOut
 from mq.client.engine.options import PullOptions
 from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Unconsumed
 from mq.client.engine.subscriptions import check_agreement, subscription_of
@@ -73,9 +73,7 @@ class PollLoop:
         )
         self._owned: Final = self._claimed.owned
         self._round: deque[OwnedQueue] = deque()  # the one that is asked first in front
-        self._last: ConsumeRequest | None = None  # what was handed out last
-        self._in_hand = 0  # messages of it that are not consumed: the last that were begun
-        self._is_of_loop = False
+        self.handed_out: Final = HandedOut()
         self._is_draining = False  # one of the queues at least
         self._is_ending = False  # all are, for good
         self._commit_due = self._round_due = 0.0
@@ -238,6 +236,8 @@ class PollLoop:
         """Messages of one queue, at most so many; or `for_one` that takes all, as many as were pulled.
         Where one look at each queue found nothing, another one may if at_end is False then."""
         self._do_what_is_due(now)
+        if self.is_closed:
+            return None
         pull_count = max(count_max, self._options.pull_count)
         if for_one:
             count_max = BATCH_COUNT_MAX
@@ -286,6 +286,8 @@ class PollLoop:
 
     def _do_what_is_due(self, now: float) -> None:
         self.enter()
+        if self.is_closed:  # by the listener of assignments
+            return
         self.release_what_is_finished()
         membership, assigned = self.membership, self.assigned
         if membership is not None and (membership.version() != self.version or now >= self._round_due):
@@ -318,9 +320,12 @@ class PollLoop:
             if self.membership is None or self.membership.version() == self.version:
                 raise
             return True  # the topic has changed: whose its queues are is worked out first
-        except StoreCorrupted:
+        except StoreCorrupted as error:
             self._round.rotate(-1)  # the others have their turn at the next look
-            raise
+            if not owned.delivery.is_heard:
+                raise
+            owned.take_in(owned.pass_over(error))
+            return True
 
     def _set_status(self, reason: str) -> None:
         for owned in self._round:
@@ -331,30 +336,30 @@ class PollLoop:
 
     def hand_out(self, request: ConsumeRequest, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         """The first messages of a request. It is remembered, for the next ones."""
-        self._last, self._is_of_loop = request, in_loop
-        messages = list(islice(request.run.left, count_max))
-        self._in_hand = len(messages)
-        return messages
+        return self.handed_out.begin(request, count_max, in_loop=in_loop)
 
     def advance(self, count_max: int, now: float, *, in_loop: bool) -> list[MessageExt]:
         """The next messages of the request that was handed out last, those before being consumed. None where
         it has no more, or anything else is to be done first, such as a look."""
-        request, watched = self._last, self.membership or self.assigned
-        if request is None or now >= self._round_due or now >= self._commit_due:
+        watched = self.membership or self.assigned
+        if not self.handed_out.has_more or now >= self._round_due or now >= self._commit_due:
             return []
         if watched is None or watched.version() != self.version:
             return []
-        messages = list(islice(request.run.left, count_max))
-        if messages:
-            self._in_hand, self._is_of_loop = len(messages), in_loop
-        return messages
+        return self.handed_out.next(count_max, in_loop=in_loop)
 
     def finish_last(self) -> None:
-        """What was handed out last counts as consumed."""
-        request, self._last = self._last, None
-        if request is not None and request.is_open:
-            request.cache.cut(request.run)
-            request.owned.finish(request)
+        """What was handed out last counts as consumed; what a loop was left at comes again."""
+        if self.handed_out.is_left:
+            self.begin_loop()
+        self.handed_out.finish()
+
+    def finish_last_poll(self) -> None:
+        """What the last poll returned counts as consumed; the message that a loop is at does not yet."""
+        if self.handed_out.is_of_loop:
+            self.handed_out.keep()
+        else:
+            self.handed_out.finish()
 
     def finish(self, request: ConsumeRequest, unconsumed: Unconsumed) -> None:
         """What a listener had is consumed, but for what stays, and committed."""
@@ -363,9 +368,7 @@ class PollLoop:
 
     def begin_loop(self) -> None:
         """A loop over messages begins. The message at which another one was left comes again."""
-        if self._last is not None and self._is_of_loop:
-            self._keep_in_hand()
-            self._last = None
+        if self.handed_out.leave_loop():
             self.put_back()
 
     def put_back(self) -> None:
@@ -373,18 +376,13 @@ class PollLoop:
         for owned in self._round:
             owned.put_back()
 
-    def _keep_in_hand(self) -> None:
-        """Of what was handed out last, keep in hand only what is not consumed."""
-        request = self._last
-        if request is not None and request.is_open:
-            request.cache.cut(request.run)
-            request.cache.settle(request.run, self._in_hand)
-
     @property
     def holds_back(self) -> bool:
         """Whether messages that could not be sent back wait here for another attempt. Those of assigned
         queues wait for long: they come again to who has the queue next."""
-        return not self._is_assigned and any(owned.cache.due is not None for owned in self._round)
+        return not self._is_assigned and any(
+            owned.cache.due is not None and owned.queue not in self.paused for owned in self._round
+        )
 
     # Asked for by the user.
 
@@ -403,11 +401,11 @@ class PollLoop:
     def position(self, queue: MessageQueue) -> int:
         """Where the next message that is handed out of a queue may be."""
         owned = self.at(queue)
-        self._keep_in_hand()
+        self.handed_out.keep()
         return owned.cache.given
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        self._keep_in_hand()
+        self.handed_out.keep()
         for queue in queues:
             self.paused.add(queue)
             if queue in self._owned:
@@ -421,7 +419,7 @@ class PollLoop:
 
     def commit_given(self) -> None:
         """Commit all that was handed out."""
-        self._last = None
+        self.handed_out.forget()
         for owned in self._round:
             owned.finish_open()
             owned.commit()
@@ -432,10 +430,10 @@ class PollLoop:
     def close(self, *, failed: bool) -> None:
         """Commit what counts as consumed, give everything up and leave. What was handed out last counts if
         nothing failed; the message at which a loop was left does not, since nobody knows why it was."""
-        if failed or self._is_of_loop:
-            self._keep_in_hand()
+        if failed:
+            self.handed_out.keep()
         else:
-            self.finish_last()
+            self.finish_last_poll()
         with self._joining, suppress(BrokerClosed):
             self.is_closed = True
             for owned in self._round:
