@@ -659,6 +659,36 @@ def test_what_cannot_be_sent_back_stays_and_comes_again(
     assert "could not be sent back" in caplog.text
 
 
+def test_a_paused_queue_whose_message_cannot_be_sent_back_keeps_no_consumer_open(
+    broker: mq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never come to another attempt."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise mq.StoreFull("full", path="x")
+
+    async def main() -> None:
+        for claim in (LocalClaim, MemoryClaim):
+            monkeypatch.setattr(claim, "send_back", full)
+        send(broker, b"1")
+        consumer = subscribed(broker)
+        failed = asyncio.Event()
+
+        async def listener(_: mq.MessageExt) -> None:
+            consumer.pause(consumer.assignment())
+            failed.set()
+            raise LookupError("no")
+
+        running = asyncio.create_task(consumer.run(listener))
+        await failed.wait()
+        await asyncio.sleep(0.05)
+        await consumer.close()
+        await running
+        assert committed(broker)[0] in {None, 0}
+
+    run(main)
+
+
 def test_a_run_that_is_cancelled_cancels_its_calls_and_they_come_again(broker: mq.Broker) -> None:
     async def main() -> None:
         send(broker, b"1", b"2", b"3")
