@@ -182,6 +182,9 @@ class Duties:
             *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]
+        # A program that runs for seconds each time has its old messages deleted, too.
+        if not self._over.is_set() and self._attempt(self._turn.check):
+            self._attempt(self._expire)
         self._go_round(rounds)
 
     def _go_round(self, rounds: Sequence[tuple[float, Callable[[], object]]]) -> None:

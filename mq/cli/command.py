@@ -146,8 +146,21 @@ for verb in (
 _CLUSTER_OPTIONS = {f"--{name.replace('_', '-')}" for name in parameter_names()}
 
 
+def _have_streams() -> None:
+    """Have standard streams that were closed by whoever started this read nothing, and write nowhere: a file
+    of the store that got the number of one would be written to."""
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            setattr(sys, name, os.fdopen(fd, mode))
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors are one line on standard error."""
+    _have_streams()
     if asked := os.environ.get(COMPLETE):
         return shell_complete(command, {}, "mq", COMPLETE, asked)
     try:

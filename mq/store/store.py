@@ -217,7 +217,11 @@ class Store:
         go_on(self.index, control, self.root, writable=not self.read_only)
         for topic in {topic for _, topic, _ in control.queues()} - with_files:
             # Its records are in the log, its queues were not: deleted, unless topics.json still has it.
-            if not is_listed(listed, topic) and not self.read_only:
+            if is_listed(listed, topic):
+                continue
+            if self.read_only:  # In its own copy: a writer removes the queues.
+                control.delete_queues(topic)
+            else:
                 self._forget(topic)
         if found.log_end:
             self.recovered = found
@@ -283,11 +287,8 @@ class Store:
         control = self.control
         assert control is not None
         with append_lock(self.log, self.root):
-            numbers = [number for number, name, _ in control.queues() if name == topic]
-            if if_empty and any(map(control.next_offset, numbers)):
+            if not control.delete_queues(topic, if_empty=if_empty):
                 return False
-            for number in numbers:
-                lib.mq_control_queue_delete(control.handle, number)
             remove_queues(self.root, topic)
         return True
 

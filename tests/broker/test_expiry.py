@@ -482,8 +482,10 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: 
         assert broker.expire() > 3
 
 
-def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.broker.leader.RETENTION_INTERVAL", 0.05)
+@pytest.mark.parametrize("interval", [0.05, 3600.0], ids=["again and again", "for a moment"])
+def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPatch, interval: float) -> None:
+    """As soon as it leads: a program that runs for a moment each time deletes, too."""
+    monkeypatch.setattr("mq.broker.leader.RETENTION_INTERVAL", interval)
     filled(directory, retention_hours=72)
     age(directory, 73)
     alive(directory, 0.001)

@@ -22,7 +22,7 @@ from mq.store.directory import root as directories
 from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.topic_journal import TopicJournal, listed_topics
 from mq.store.recovery.topic_begins import lower_begins
-from tests.support.insides import catalog_of
+from tests.support.insides import catalog_of, store_of
 
 COUNT = topics_file.JOURNAL_FROM + 40
 NAMES = sorted(f"topic{number:03}" for number in range(COUNT))
@@ -319,3 +319,37 @@ def test_begins_that_come_down_are_one_change_that_is_on_disk(
     assert path.with_name("topics.json.bak").read_text() == before
     lower_begins(tmp_path, 100)
     assert path.with_name("topics.json.bak").read_text() == before
+
+
+def test_the_begin_of_a_topic_that_the_journal_alone_has_comes_down_too(directory: Path) -> None:
+    """A power cut took messages, and not the topic that was made after them."""
+    code = """
+import os, sys, mq
+broker = mq.open(sys.argv[1], duties=False)
+for number in range(100):
+    broker.topic("topic000").send(b"lost")
+broker.create_topic("late", 1)
+os._exit(9)
+"""
+    with mq.open(directory, duties=False) as broker:
+        fill(broker)
+        broker.topic("topic000").send(b"kept")
+        end = store_of(broker).end()
+    subprocess.run([sys.executable, "-c", code, str(directory)], check=False)
+    assert "late" not in listed(directory)
+    with next((directory / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(end)
+        log.write(bytes(64 << 10))
+    (directory / "mq" / "control").unlink()
+    with mq.open(directory, duties=False) as broker:
+        assert store_of(broker).end() == end
+        assert listed(directory)["late"][BEGIN_MEMBER] == end
+        broker.topic("late").send(b"new", keys="key")
+        assert len(broker.query("late", "key")) == 1
+    shutil.rmtree(directory / "consumequeue")
+    shutil.rmtree(directory / "index")
+    (directory / "mq" / "control").unlink()
+    with mq.open(directory, duties=False) as broker:
+        [message] = broker.topic("late").queues[0].read(0).messages
+        assert message.body == b"new"
+        assert broker.topic("late").send(b"newer").queue_offset == 1

@@ -192,3 +192,23 @@ def test_a_system_without_a_thread_to_spare_is_one_clear_line(run: Run, director
         assert len(completed.stderr.splitlines()) == 1
         assert "cannot be started: raise the limit of threads (ulimit -u" in completed.stderr
     assert run("topics", "--json").objects == [{"topic": "orders", "queues": 4, "messages": 1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        (("send", "orders", "one"), "1>&-"),
+        (("topics",), "1>&- 2>&-"),
+        (("send", "orders", "--lines"), "0<&-"),
+        (("verify",), "2>&-"),
+    ],
+    ids=["no output", "neither", "no input", "no errors"],
+)
+def test_a_stream_that_was_closed_is_an_empty_one(
+    run: Run, directory: Path, arguments: tuple[str, ...], closed: str
+) -> None:
+    run("create", "orders")
+    line = f'"$@" {closed}'
+    whole = ["sh", "-c", line, "sh", *command(str(directory), *arguments)]
+    done = subprocess.run(whole, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

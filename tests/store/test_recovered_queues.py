@@ -26,6 +26,7 @@ from tests.support.store.small_store import (
     bodies,
     contents,
     crash_of,
+    expire_at,
     fill,
     numbered,
     open_small,
@@ -323,3 +324,50 @@ def _leave(broker: LocalBroker, target: Path, kind: str, queues: str) -> None:
         as_rocketmq_left_it(broker, target)
     if queues == "deleted":
         shutil.rmtree(target / "consumequeue")
+
+
+@pytest.mark.parametrize("lost", ["its directory", "all queues", "a part of its file"])
+def test_a_queue_whose_messages_are_all_deleted_goes_on_where_it_was(directory: Path, lost: str) -> None:
+    with open_small(directory) as broker:
+        for topic in ("A", "B"):
+            broker.create_topic(topic, 1)
+        fill(broker, "A", 20)
+        fill(broker, "B", 200)
+        assert expire_at(broker, FOR_EVER_MS) > 0
+        queue = broker.topic("A").queues[0]
+        assert (queue.min_offset, queue.max_offset) == (20, 20)
+    if lost == "its directory":
+        shutil.rmtree(directory / "consumequeue" / "A")
+    elif lost == "all queues":
+        shutil.rmtree(directory / "consumequeue")
+    else:
+        for file in queue_files(directory, "A"):
+            with file.open("r+b") as opened:
+                opened.truncate(60)
+    with open_small(directory) as after:
+        queue = after.topic("A").queues[0]
+        assert (queue.min_offset, queue.max_offset) == (20, 20)
+        assert send(after, "A", 0, b"new").queue_offset == 20
+    with open_small(directory) as again:
+        assert contents(again)["A", 0] == (20, 21, [(20, b"new")])
+
+
+def test_deleted_topics_are_none_for_who_only_reads_after_a_crash(directory: Path) -> None:
+    with open_small(directory) as broker:
+        for topic in ("A", "B"):
+            broker.create_topic(topic, 1)
+        fill(broker, "A", 60)
+        fill(broker, "B", 60)
+        for _ in range(2):
+            broker.delete_topic("A")
+            broker.create_topic("A", 1)
+            fill(broker, "A", 30)
+        broker.delete_topic("A")
+        fill(broker, "B", 10)
+        crash_of(broker, directory.with_name("after"))
+    after = directory.with_name("after")
+    assert [*problems(after)] == []
+    with open_small(after, read_only=True) as reader:
+        assert reader.topics() == ["B"]
+    with open_small(after) as writer:
+        assert writer.topics() == ["B"]

@@ -32,7 +32,7 @@ from mq.store.directory.owner import made_file
 from mq.store.directory.root import size_of, sync_names
 from mq.store.os_errors import named_errors
 
-__all__ = ["FOLDED_MEMBER", "Entry", "TopicJournal", "fold_long_journal", "listed_topics"]
+__all__ = ["FOLDED_MEMBER", "Entry", "TopicJournal", "fold_journal", "fold_long_journal", "listed_topics"]
 
 FOLDED_MEMBER = "mqJournal"
 STAMP = b"mqtopics 1 "
@@ -139,13 +139,16 @@ def fold_long_journal(root: Path) -> None:
     """Write into topics.json what a dead process left in the journal. Called by a process that is alone.
     A journal that is short against topics.json stays: to fold it costs as much as all topics."""
     with suppress(MQError, OSError):  # A full disk: the journal says it as well.
-        _fold(root, TopicJournal(root))
+        if (size_of(TopicJournal(root).path) or 0) * FOLD_SHARE >= (
+            size_of(root / "config" / "topics.json") or 0
+        ):
+            fold_journal(root)
 
 
-def _fold(root: Path, journal: TopicJournal) -> None:
-    name, entries, end = journal.read()
-    if end * FOLD_SHARE < (size_of(root / "config" / "topics.json") or 0):
-        return
+def fold_journal(root: Path) -> None:
+    """Write into topics.json whatever the journal says. Called by a process that is alone."""
+    journal = TopicJournal(root)
+    name, entries, _end = journal.read()
     content = _content(root) if name else None
     if content is None:
         return  # Where topics.json cannot be read, the call that wants topics says so.

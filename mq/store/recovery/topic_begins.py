@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mq.store.directory.config_file import write_config
 from mq.store.directory.root import BEGIN_MEMBER, topics_begin
-from mq.store.directory.topic_journal import listed_topics
+from mq.store.directory.topic_journal import fold_journal, listed_topics
 
 
 def lower_begins(root: Path, log_end: int) -> None:
@@ -16,6 +16,7 @@ def lower_begins(root: Path, log_end: int) -> None:
     path = root / "config" / "topics.json"
     late = [name for name, (_, begin) in topics_begin(listed_topics(root)).items() if begin > log_end]
     if late:
+        fold_journal(root)  # The last topics are in it alone.
         content = json.loads(path.read_bytes())
         for name in late:
             if name in content["topicConfigTable"]:

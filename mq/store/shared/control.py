@@ -104,6 +104,16 @@ class Control:
             if topic not in except_of and self.next_offset(number) > self.min_offset(number)
         ]
 
+    def delete_queues(self, topic: str, *, if_empty: bool = False) -> bool:
+        """Have no queue of a topic any more; their places may be given to others. False, and they stay, where
+        that is asked for if_empty, and one of them ever had a message."""
+        numbers = [number for number, name, _ in self.queues() if name == topic]
+        if if_empty and any(map(self.next_offset, numbers)):
+            return False
+        for number in numbers:
+            lib.mq_control_queue_delete(self.handle, number)
+        return True
+
     def is_live(self, number: int) -> bool:
         """Whether there is a queue of this number."""
         return bool(lib.mq_control_queue_state(self.handle, number) == lib.MQ_QUEUE_LIVE)
