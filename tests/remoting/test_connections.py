@@ -111,12 +111,17 @@ def test_no_answer_is_a_timeout_of_a_future(peer: Peer, remoting: Remoting) -> N
         remoting.submit(peer.address, ask(code=SILENT), SHORT).result(30)
 
 
-def test_a_connection_that_is_silent_is_made_anew(peer: Peer, remoting: Remoting) -> None:
+@pytest.mark.parametrize("is_long", [True, False])
+def test_a_connection_that_is_silent_for_long_is_made_anew(
+    peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """A caller that had little time says nothing of the broker."""
+    monkeypatch.setattr(connections, "SUSPECT_SECONDS", SHORT / 2 if is_long else 60.0)
     remoting.call(peer.address, ask())
     with pytest.raises(RequestTimeout):
         remoting.call(peer.address, ask(code=SILENT), SHORT)
     assert remoting.call(peer.address, ask()).body == b"body"
-    assert len(peer.links) == 2
+    assert len(peer.links) == (2 if is_long else 1)
 
 
 def test_a_connection_that_answers_others_is_kept(peer: Peer, remoting: Remoting) -> None:

@@ -16,4 +16,6 @@ def begin_at_the_end(broker: Broker, group: str, topic: str) -> None:
         if not groups.offsets(group, topic):
             assigned = groups.assigned(group)
             for queue in queues:
-                assigned.claim(queue).commit(broker.max_offset(queue))
+                claim = assigned.claim(queue)
+                claim.commit(broker.max_offset(queue))
+                claim.release()  # From when the broker of a cluster knows it.

@@ -24,7 +24,15 @@ from mq.client.engine.delivery import Delivery
 from mq.client.engine.owned_queue import OwnedQueue
 from mq.client.engine.queue_assignment import AnyStrategy, allocate, sharing, takes_retries
 from mq.client.listener import name_of, raise_returned
-from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, TopicNotFound
+from mq.errors import (
+    BrokerClosed,
+    ForkedBroker,
+    MQError,
+    NotPermitted,
+    RemotingError,
+    RequestTimeout,
+    TopicNotFound,
+)
 
 logger = logging.getLogger("mq.consumer")
 
@@ -39,7 +47,7 @@ class ClaimedQueues:
     consumer take too.
 
     What fails is logged and tried again soon; for a consumer whose caller is there to be told (`raises`) it
-    is raised.
+    is raised, unless other brokers of a cluster have queues for it.
     """
 
     def __init__(
@@ -89,10 +97,18 @@ class ClaimedQueues:
                     owned.apply_reset()  # Which may find out that it is lost.
                 if owned.claim.is_lost() and owned.lose():
                     self.give_up(owned)
+        failures: list[tuple[MessageQueue, MQError]] = []
         for queue in sorted(wanted - self.owned.keys()):
-            is_complete &= self._take_over(queue, membership)
+            try:
+                is_complete &= self._take_over(queue, membership)
+            except (RemotingError, RequestTimeout) as error:  # Where it raises: of one broker of several.
+                failures.append((queue, error))
         self._report()
-        return is_complete
+        if failures and not self.owned:
+            raise failures[0][1]
+        for queue, failure in failures:
+            self._note_trouble(queue, failure)
+        return is_complete and not failures
 
     def have(
         self, queues: AbstractSet[MessageQueue], assigned: Assigned, start: Callable[[MessageQueue], int]
@@ -226,15 +242,18 @@ class ClaimedQueues:
                 if isinstance(error, (TopicNotFound, NotPermitted, ValueError)):
                     return False  # It has gone since it was listed, and will not be listed again.
                 raise
-            text = f"{queue.topic}/{queue.queue_id} could not be claimed: {error}"
-            if text != self._troubles.get(queue):
-                logger.error("consumer %s of group %s: %s", self.client_id, self.group, text)
-            self._troubles[queue] = text
+            self._note_trouble(queue, error)
             return False
         self._troubles.pop(queue, None)
         with self.lock:
             self.owned[queue] = owned
         return True
+
+    def _note_trouble(self, queue: MessageQueue, error: Exception) -> None:
+        text = f"{queue.topic}/{queue.queue_id} could not be claimed: {error}"
+        if text != self._troubles.get(queue):
+            logger.error("consumer %s of group %s: %s", self.client_id, self.group, text)
+        self._troubles[queue] = text
 
     def _report(self) -> None:
         """Tell the listener of assignments what has changed."""

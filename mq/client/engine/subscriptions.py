@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mq.api.broker import Broker
 from mq.api.group import Subscription
-from mq.errors import NotPermitted, SubscriptionConflict
+from mq.errors import NotPermitted, RemotingError, RequestTimeout, SubscriptionConflict
 from mq.filter.selection import Selection
 from mq.names import check_topic
 
@@ -25,8 +25,8 @@ def check_agreement(broker: Broker, group: str, wanted: Subscription) -> None:
     """Raises SubscriptionConflict where a live member of the group subscribes to the topic otherwise."""
     try:
         members = broker.consumer_groups.members(group)
-    except NotPermitted:
-        return  # A cluster may tell its operators alone.
+    except (NotPermitted, RemotingError, RequestTimeout):
+        return  # A cluster may tell its operators alone, and a broker of it may be down.
     for member in members:
         for other in member.subscriptions:
             if other.topic == wanted.topic and other != wanted:

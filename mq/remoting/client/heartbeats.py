@@ -10,6 +10,7 @@ RocketMQ: client/impl/factory/MQClientInstance.java.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -60,15 +61,18 @@ class Heartbeats:
     def __init__(self, remoting: Remoting, cluster: Cluster) -> None:
         self._remoting = remoting
         self._cluster = cluster
+        self._changing = threading.Lock()
         self._clients: tuple[HeartbeatClient, ...] = ()
         remoting.opened.append(self._opened)
         remoting.events.post(self._tick)
 
     def add(self, client: HeartbeatClient) -> None:
-        self._clients = (*self._clients, client)
+        with self._changing:
+            self._clients = (*self._clients, client)
 
     def remove(self, client: HeartbeatClient) -> None:
-        self._clients = tuple(each for each in self._clients if each is not client)
+        with self._changing:
+            self._clients = tuple(each for each in self._clients if each is not client)
 
     def send_all(self) -> None:
         """Send heartbeats to all brokers now, without waiting."""

@@ -132,7 +132,8 @@ class _Reader:
         if isinstance(key, dict):
             if any(isinstance(value, dict | list) for value in key.values()):
                 raise ValueError("a key has an object or an array in it")
-            return ObjectKey(sorted((str(name), value) for name, value in key.items()))
+            named = {str(name): value for name, value in key.items()}
+            return ObjectKey(sorted(named.items()))  # Of different names: values need no order.
         if isinstance(key, list):
             raise ValueError("an array for a key")
         return key

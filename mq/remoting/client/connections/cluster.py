@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from mq.errors import MQError
+from mq.errors import MQError, RequestTimeout
 from mq.remoting.client.connections.answers import body_of, checked
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.connections.remoting import Remoting
@@ -192,20 +192,27 @@ class Cluster:
         while True:
             await asyncio.sleep(self._refresh_seconds)
             self._drop_unused()
+            failure: Exception | None = None
             try:
                 if self.keeps_all():
                     await self._fetch_all()
-                for topic in list(self._needed_at):
+            except Exception as error:  # noqa: BLE001 - as below
+                failure = error
+            for topic in list(self._needed_at):
+                try:
                     await self.fresh(topic)
-                self._is_failing = False
-            except MQError as error:
-                # All topics fail for the same reason: log one warning; the next round retries.
+                except Exception as error:  # noqa: BLE001 - who would know that the task ended?
+                    failure = error
+                    if isinstance(error, RequestTimeout):
+                        break  # No name server answers.
+            if failure is not None:
+                # Log one warning; the next round retries.
                 log.log(
                     logging.DEBUG if self._is_failing else logging.WARNING,
                     "routes stay as they are: %s",
-                    error,
+                    failure,
                 )
-                self._is_failing = True
+            self._is_failing = failure is not None
 
     def _drop_unused(self) -> None:
         now = monotonic()

@@ -40,6 +40,9 @@ Answered = Callable[[Frame | MQError], object]
 Handler = Callable[["Connection", Frame], Frame | None]
 
 
+SUSPECT_SECONDS = 0.9  # A caller may have little time left for a broker that is well.
+
+
 class _UnderWay(NamedTuple):
     answered: Answered
     sent_at: float
@@ -364,8 +367,9 @@ class Connection:
         )
 
     def _suspect(self, one: _UnderWay, error: RequestTimeout) -> None:
-        """Close a connection that has been silent since the request was sent: it may be dead."""
-        if self.received_at < one.sent_at:
+        """Close a connection that has been silent since the request was sent, for long enough: it may be
+        dead."""
+        if self.received_at < one.sent_at <= monotonic() - SUSPECT_SECONDS:
             self.close(RemotingError(f"{error}; nothing else came either", address=self.address))
 
     def _broken(self, error: OSError) -> RemotingError:

@@ -162,6 +162,10 @@ class ClaimPuller:
             return self._brokers.address(name)
         return address
 
+    def _is_slave(self, address: str) -> bool:
+        """Whether it is not the master's address, or there is no master that is known."""
+        return address != self._brokers.cluster.address(self._queue.broker_name)
+
     def _drop(self, this: int) -> bool:
         """Mark the request as no longer pending. False if another one is pending by now."""
         with self._lock:
@@ -183,13 +187,19 @@ class ClaimPuller:
             if isinstance(answer, MQError):
                 raise answer
             result, self._broker_id = pulled(answer, self._queue, offset, address, self._namespace)
+            if self._is_slave(address) and not result.min_offset <= offset <= result.max_offset:
+                # What a slave lacks the master may have.
+                self._broker_id = MASTER_ID
+                again()
+                return
         except MQError as error:
             self._broker_id = MASTER_ID
             with self._lock:
                 self._failure = error
             self._arrived()
             return
-        if result.status is PullStatus.NO_NEW_MESSAGE:
+        has_none = result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset <= offset
+        if has_none or result.status is PullStatus.NO_NEW_MESSAGE:
             self._min_offset, self._max_offset = result.min_offset, result.max_offset
             again()
             return

@@ -179,7 +179,9 @@ class RemoteClaim:
         try:
             if self._is_lost:
                 return
-            if self._owner.is_unresponsive(self.queue.broker_name):
+            if self._reset_to is not None:
+                self._offset.set(self._reset_to)  # Instead of what was committed before.
+            elif self._owner.is_unresponsive(self.queue.broker_name):
                 self._offset.write()
             else:
                 self._offset.write_and_wait()

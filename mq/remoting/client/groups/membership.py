@@ -14,7 +14,7 @@ from typing import Final
 
 from mq.api.group import Member, Subscription
 from mq.api.results import MessageQueue
-from mq.errors import MQError
+from mq.errors import MQError, RemotingError
 from mq.filter.tags import parse, tag_hash
 from mq.names import RETRY_PREFIX
 from mq.remoting.client.connections.answers import body_of, framed
@@ -57,6 +57,7 @@ class RemoteMembership:
         self._subscriptions: dict[str, Subscription] = {each.topic: each for each in member.subscriptions}
         self._beating = HeartbeatClient(member.client_id, self.consumer_group)
         self._unresponsive_at: dict[str, float] = {}  # by broker name: when it last failed to answer
+        self._members_known: Sequence[str] = ()  # by the last broker that told
         self._is_gone = False
 
     def join(self) -> None:
@@ -74,16 +75,20 @@ class RemoteMembership:
             # No broker has the topics yet, or the broker does not know the member yet: try again soon.
             self._instance.heartbeats.send_all()
             self._look_again()
+        # A broker that has just started knows of nobody: the members share the queues as before meanwhile.
+        client_ids = self._members_known = client_ids or self._members_known
         return [self._member(client_id) for client_id in sorted({*client_ids, self.client_id})]
 
     def _client_ids(self) -> Sequence[str]:
         names = self._broker_names()
         if not names:
             return ()
-        request = GetConsumerList(self.wire_group)
-        answer = self.brokers.ask_first(names, request, also=(ResponseCode.SYSTEM_ERROR,))
-        if answer.code != ResponseCode.SUCCESS:
-            return ()
+        try:
+            answer = self.brokers.ask_first(names, GetConsumerList(self.wire_group))
+        except RemotingError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            return ()  # None of them knows the group.
         return body_of(ConsumerIds, answer).consumer_id_list
 
     def _look_again(self) -> None:
