@@ -35,6 +35,7 @@ TURN_INTERVAL = 0.25
 QUEUES_INTERVAL = 1.0
 CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
+FIRST_RETENTION = 1.0  # after it began to lead
 AGAIN = 1.0
 RENEWALS_IN_LEASE = 3
 INDEX_WAIT = 2.0
@@ -182,8 +183,9 @@ class Duties:
             *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]
-        # A program that runs for seconds each time has its old messages deleted, too.
-        if not self._over.is_set() and self._attempt(self._turn.check):
+        # A program that runs for seconds each time has its old messages deleted, too; transactions that were
+        # left behind are asked about before that, which stores them again.
+        if not self._over.wait(FIRST_RETENTION) and self._attempt(self._turn.check):
             self._attempt(self._expire)
         self._go_round(rounds)
 

@@ -28,16 +28,17 @@ def test_which_producer_is_checked(born_ms: int, store_ms: int, action: Action) 
 
 
 @pytest.mark.parametrize(
-    ("times_checked", "is_resumed", "action"),
+    ("times_checked", "immunity_ms", "action"),
     [
-        (0, False, Action.GIVE_UP),
-        (0, True, Action.ASK),
-        (1, False, Action.GIVE_UP),
-        (3, True, Action.GIVE_UP),
+        (0, None, Action.ASK),
+        (2, 1 << 50, Action.ASK),
+        (3, None, Action.GIVE_UP),
+        (3, 1 << 50, Action.GIVE_UP),
     ],
 )
-def test_one_that_is_old_is_given_up_unless_it_was_resumed(
-    times_checked: int, is_resumed: bool, action: Action
+def test_one_that_is_old_is_asked_about_like_others(
+    times_checked: int, immunity_ms: int | None, action: Action
 ) -> None:
+    """Also after a time in which nobody could be asked. A check stores it again, before retention comes."""
     old = NOW - RULES.retention_ms - 1
-    assert decide(Half(5, 5, times_checked, old, NOW - 1, None, is_resumed), NOW, NOW, RULES) is action
+    assert decide(Half(5, 5, times_checked, old, NOW - 1, immunity_ms), NOW, NOW, RULES) is action

@@ -106,12 +106,13 @@ class CheckRounds(RuleBasedStateMachine):
             if each.has_ended or each.is_given_up:
                 continue
             age_ms = now - each.born_ms
-            if each.times >= RULES.check_max or age_ms > RULES.retention_ms:
+            if each.times >= RULES.check_max:
                 each.is_given_up = True
                 continue
             if each.store_ms == now:
                 break
-            if age_ms < 0 or age_ms > (RULES.timeout_ms if each.immunity_ms is None else each.immunity_ms):
+            kept_ms = RULES.timeout_ms if each.immunity_ms is None else each.immunity_ms
+            if age_ms < 0 or age_ms > min(kept_ms, RULES.retention_ms):
                 expected.add(name)
             elif each.immunity_ms is None:
                 break

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import mq
 from mq.api.transactions import TransactionState, Undecided
 from mq.broker.local import LocalBroker
-from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC
 from mq.store.log.commitlog import segment_files
 from tests.support.eventually import eventually
 
@@ -66,36 +67,10 @@ def delete_what_is_old(broker: LocalBroker) -> None:
     assert not first.exists()
 
 
-def test_what_is_older_than_retention_is_given_up_before_it_is_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [0.6, 1.0], ids=["soon", "already"])
+def test_what_retention_comes_to_is_stored_again_before_that(tmp_path: Path, later: float) -> None:
     directory, asked = tmp_path / "store", threading.Event()
-    left_behind(directory, KEPT_SECONDS)
-    with mq.open(directory, **OPTIONS) as broker:
-        eventually(lambda: undecided(broker).given_up, lambda: "it was not checked")
-        delete_what_is_old(broker)
-    with mq.open(
-        directory,
-        **{**OPTIONS, "retention_hours": 72, "transaction_check_interval": 0.1},
-        transaction_check_max=1000,  # The usual fifteen may be over before a slow machine has answered.
-        change_settings=True,
-    ) as broker:
-        given_up = broker.message(undecided(broker).message.offset_msg_id)
-        assert given_up.topic == GIVEN_UP_TOPIC
-
-        def check(_message: mq.MessageExt) -> TransactionState:
-            asked.set()
-            return TransactionState.COMMIT
-
-        with mq.TransactionProducer(broker, "writers", check):
-            broker.transactions.resume(given_up.msg_id)
-            assert asked.wait(PATIENCE)
-            eventually(lambda: not broker.transactions.undecided(), lambda: "it was not committed")
-        queues = broker.topic("orders").queues
-        assert [message.body for queue in queues for message in queue.read(0).messages] == [b"undecided"]
-
-
-def test_what_retention_comes_to_soon_is_stored_again_before_that(tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    first = left_behind(directory, KEPT_SECONDS * 0.6)  # Or more, and it is given up: that is a copy too.
+    first = left_behind(directory, KEPT_SECONDS * later)
     with mq.open(directory, **OPTIONS) as broker:
         eventually(
             lambda: undecided(broker).message.offset_msg_id != first.offset_msg_id,
@@ -103,17 +78,38 @@ def test_what_retention_comes_to_soon_is_stored_again_before_that(tmp_path: Path
         )
         delete_what_is_old(broker)
         assert undecided(broker).message.body == b"undecided"
+        assert not undecided(broker).given_up
+    with mq.open(
+        directory,
+        **{**OPTIONS, "retention_hours": 72, "transaction_check_interval": 0.1},
+        transaction_check_max=1000,  # The usual fifteen may be over before a slow machine has answered.
+        change_settings=True,
+    ) as broker:
+
+        def check(_message: mq.MessageExt) -> TransactionState:
+            asked.set()
+            return TransactionState.COMMIT
+
+        with mq.TransactionProducer(broker, "writers", check):
+            assert asked.wait(PATIENCE)
+            eventually(lambda: not broker.transactions.undecided(), lambda: "it was not committed")
+        queues = broker.topic("orders").queues
+        assert [message.body for queue in queues for message in queue.read(0).messages] == [b"undecided"]
 
 
-def test_one_that_is_older_than_messages_are_kept_is_asked_about_when_it_is_resumed(directory: Path) -> None:
+def test_one_that_is_older_than_messages_are_kept_is_checked_as_often_when_it_is_resumed(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {**OPTIONS, "transaction_timeout": 0.05, "transaction_check_interval": 0.05}
-    with mq.open(directory, transaction_check_max=1, **options) as broker:
+    with mq.open(directory, transaction_check_max=3, **options) as broker:
         broker.create_topic("orders", 1)
         with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN) as producer:
             sent = producer.send(mq.Message("orders", b"x"), lambda *_: mq.TransactionState.UNKNOWN)
             eventually(lambda: [each.given_up for each in broker.transactions.undecided()] == [True], str)
+        assert f"transaction {sent.msg_id} of group payers, for topic orders, is given up" in caplog.text
         time.sleep(KEPT_SECONDS)
-        with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.COMMIT):
+        states = iter([mq.TransactionState.UNKNOWN] * 2)
+        with mq.TransactionProducer(broker, "payers", lambda _: next(states, mq.TransactionState.COMMIT)):
             broker.transactions.resume(sent.msg_id)
             (queue,) = broker.topic("orders").queues
             eventually(lambda: queue.max_offset == 1, broker.transactions.undecided)

@@ -37,7 +37,6 @@ class Half(NamedTuple):
     born_ms: int
     store_ms: int
     immunity_ms: int | None  # None: it has no time of its own
-    is_resumed: bool = False  # and was not asked about since
 
 
 class Rules(NamedTuple):
@@ -148,9 +147,7 @@ class Ledger:
 def decide(half: Half, now_ms: int, started_ms: int, rules: Rules) -> Action:
     """What is to be done about a half message whose transaction has not ended, in a round started then."""
     age_ms = now_ms - half.born_ms
-    # Who resumes an old one wants it asked about.
-    is_old = age_ms > rules.retention_ms and not half.is_resumed
-    if half.times_checked >= rules.check_max or is_old:
+    if half.times_checked >= rules.check_max:
         return Action.GIVE_UP
     if started_ms <= half.store_ms <= now_ms:
         return Action.STOP
@@ -159,7 +156,8 @@ def decide(half: Half, now_ms: int, started_ms: int, rules: Rules) -> Action:
         return Action.ASK  # The clock was set back: to wait for it could take for ever.
     if half.immunity_ms is None:
         return Action.STOP if age_ms <= rules.timeout_ms else Action.ASK
-    return Action.KEEP if age_ms <= half.immunity_ms else Action.ASK
+    # One whose message would be deleted is asked about, which stores it again.
+    return Action.KEEP if age_ms <= min(half.immunity_ms, rules.retention_ms) else Action.ASK
 
 
 def due(

@@ -51,7 +51,6 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
-RESUMED = "0"  # times; one that was never asked about has no such property
 MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
 READ_COUNT, READ_SIZE = 32, 256 << 10
 PLACE_MAX, DIGITS_MAX = 1 << 56, 18
@@ -118,7 +117,6 @@ def half_of(message: MessageExt, name: int | None = None) -> Half:
         message.born_time_ms,
         message.store_time_ms,
         immunity_ms(message.encoded),
-        value_of(message.encoded, TIMES.encode() + b"\x01") == RESUMED,
     )
 
 
@@ -242,11 +240,17 @@ class HalfTopic:
         """Put a half message where it waits to be resumed."""
         self._ensure(GIVEN_UP_TOPIC, 1)
         self._append(self._of_rounds, GIVEN_UP_TOPIC, message, {NAME: str(name)})
+        half = HalfMessage(message)
+        log.warning(
+            "transaction %s of group %s, for topic %s, is given up after %d checks without an answer: mq DIR"
+            " transactions --resume %s has it checked again",
+            *(half.msg_id, half.group, half.topic, half.times_checked, half.msg_id),
+        )
 
     def resume(self, message: MessageExt) -> None:
         """Have one that was given up among the half messages again."""
         self.make()
-        self._append(self._copies, HALF_TOPIC, message, {TIMES: RESUMED})
+        self._append(self._copies, HALF_TOPIC, message, {TIMES: "0"})
 
     def _append(self, copies: Copies, topic: str, message: MessageExt, values: dict[str, str]) -> int:
         properties = changed(message.encoded, values)
