@@ -17,8 +17,9 @@ import pytest
 
 import mq
 from mq.broker.check import problems
+from mq.broker.delay import timer as timer_module
 from mq.broker.delay.levels import destination
-from mq.broker.delay.timer import TIMER_TOPIC
+from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.broker.local import LocalBroker
 from mq.store.shared.leader_lock import Turn
 from mq.store.timer import timer_log
@@ -87,6 +88,19 @@ class TestBroker:
         for message in came:
             assert message.store_time_ms >= due_ms(message)
             assert message.store_time_ms >= message.born_time_ms + int(message.body)
+
+    def test_one_that_is_due_soon_needs_nobody_to_look_now_and_then(
+        self, directory: Path, flush: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its sender rings before it is on disk, where the sender waits for that."""
+        monkeypatch.setattr(timer_module, "IDLE", 3600.0)
+        monkeypatch.setattr(Timer, "save_interval", 3600.0)
+        with mq.open(directory, flush=flush) as broker, mq.Producer(broker) as producer:
+            (queue,) = broker.create_topic("orders", 1).queues
+            for count in range(1, 4):
+                time.sleep(0.1)
+                producer.send(mq.Message("orders", b"soon", delay_ms=50))
+                assert len(wait_for(queue, count)) == count
 
     def test_the_delivered_one_is_a_new_record_of_the_same_message(self, broker: LocalBroker) -> None:
         body = b"long enough to be compressed " * 500

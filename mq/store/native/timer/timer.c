@@ -172,6 +172,14 @@ static int flush(mq_timer *timer) {
     return result ? result : entered;
 }
 
+/* Have on disk, and so visible, what was put aside: a sender rings before that, and nobody does after it. */
+static int flush_sent(mq_timer *timer) {
+    if (!timer->log->sync) return 0;
+    int64_t visible = mq_queue_visible(timer->log, timer->queue);
+    if (visible < 0 || atomic_load(&timer->queue->entry->next) <= visible) return 0;
+    return mq_log_flush(timer->log, mq_control_get(timer->log->control, MQ_LOG_END), -1, FLUSH_TIMEOUT_MS);
+}
+
 /* Whether something is to be put into the wheel. */
 static int has_news(mq_timer *timer) {
     return mq_queue_visible(timer->log, timer->queue) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
@@ -230,8 +238,10 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
         if (*(const volatile int32_t *)stop || atomic_load(&timer->log->stopping)) return MQ_TIMER_STOPPED;
         if (mq_duties_check(timer->log->control, timer->term)) return MQ_DEPOSED;
         mq_timer_say(timer, MQ_TIMER_WAKE, NOBODY_RINGS);
+        int result = flush_sent(timer);
+        if (result) return result;
         int64_t now = mq_linux_now_ms();
-        int result = mq_timer_step(timer, now, BUDGET, event);
+        result = mq_timer_step(timer, now, BUDGET, event);
         if (result == MQ_TIMER_STOPPED) continue;
         if (result != MQ_TIMER_IDLE) return result;
         now = mq_linux_now_ms();
