@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.broker.once.append_once import Dedup
 from mq.store.dedup import table as dedup_table
 from mq.store.dedup.table import LEFT, SentKeys, digest_of
 from mq.store.queue import reader
@@ -22,6 +23,7 @@ from tests.dedup.dedup_actors import SMALL, held, order
 from tests.support.arrivals import wait_for
 from tests.support.insides import dedup_append, log_end, set_dedup_clock, store_of
 from tests.support.processes.children import call
+from tests.support.store.small_store import FOR_EVER_MS, expire_at, open_small
 
 WINDOW = 3600.0
 Append = Callable[..., mq.SendResult]
@@ -400,3 +402,34 @@ def test_another_thing_in_the_place_of_the_table_is_named(directory: Path) -> No
             producer_of(broker).send(order(b"one"), dedup_key="key-1")
         (directory / "mq" / "dedup").rmdir()
         producer_of(broker).send(order(b"one"), dedup_key="key-1")
+
+
+def test_deleted_files_of_the_index_are_let_go(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that has forgotten keys has the index looked into, of which retention takes files."""
+    monkeypatch.setitem(Dedup.__init__.__kwdefaults__, "bucket_count", 4)  # type: ignore[arg-type]  # it has some
+
+    def deleted_files() -> int:
+        found = 0
+        for fd in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # One that was closed just now.
+                link = str(fd.readlink())
+                found += str(directory / "index") in link and "(deleted)" in link
+        return found
+
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 1)
+        producer = producer_of(broker)
+        held_files, taken = [], 0
+        for round_ in range(8):
+            before = {*(directory / "index").iterdir()} if (directory / "index").is_dir() else set()
+            for number in range(200):
+                producer.send(order(b"%d" % number), dedup_key=f"key-{round_}-{number}")
+            broker.query("orders", "key-0")
+            expire_at(broker, FOR_EVER_MS)
+            taken += len(before - {*(directory / "index").iterdir()})
+            producer.send(order(b"again"), dedup_key=f"key-{round_}-0")
+            held_files.append(deleted_files())
+        assert taken > 8
+        assert max(held_files) < taken / 2, (held_files, taken)
+        producer.close()
+    assert deleted_files() == 0

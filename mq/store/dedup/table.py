@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -118,6 +119,7 @@ class SentKeys:
         # Before it is opened: an interrupt may come between the return of the call and the next instruction.
         self._opened = ffi.gc(ffi.new("mq_dedup **"), lib.mq_dedup_free)
         self.kept: list[Any] = [self._opened]
+        self._learning = threading.Lock()
         self._known_files: list[IndexFile] | None = None
         store.detach_with(self._forked)
         with named_errors(self.path):
@@ -174,16 +176,25 @@ class SentKeys:
     def know_index(self, waiting_topics: Sequence[str]) -> None:
         """Have the index as it is looked into without asking, and what its files get from now on; messages of
         any topic may wait in those topics."""
-        end = self._store.word(lib.MQ_INDEXED_END)  # before the files, which have what lies below
-        files = self._store.index.files()
-        if files == self._known_files:
-            return
-        handles = ffi.new("mq_index *[]", [file.handle for file in files])
-        names = [ffi.new("char[]", topic.encode()) for topic in waiting_topics]
-        topics = ffi.new("char *[]", names)
-        self.kept += [handles, names, topics, *files]
-        lib.mq_dedup_know_index(self._table, handles, len(files), topics, len(names), end)
-        self._known_files = files
+        if not self._learning.acquire(blocking=False):
+            return  # Another thread is at it, or the call that a signal handler interrupted.
+        try:
+            end = self._store.word(lib.MQ_INDEXED_END)  # before the files, which have what lies below
+            files = self._store.index.files()
+            if files == self._known_files:
+                return
+            handles = ffi.new("mq_index *[]", [file.handle for file in files])
+            names = [ffi.new("char[]", topic.encode()) for topic in waiting_topics]
+            topics = ffi.new("char *[]", names)
+            told = [handles, names, topics, *files]
+            self.kept += told
+            former = lib.mq_dedup_know_index(self._table, handles, len(files), topics, len(names), end)
+            check(min(former, 0), str(self.path))
+            if former:  # Nobody looks into those any more: files that were deleted take no more room.
+                self.kept[:] = [self._opened, *told]
+            self._known_files = files
+        finally:
+            self._learning.release()
 
     def number(self, digest: bytes) -> int:
         """Of the bucket of a key."""
@@ -230,5 +241,6 @@ class SentKeys:
         fd, self._fd = self._fd, -1
         if self._opened[0]:
             lib.mq_dedup_close(self._opened[0])
+            self.kept[:] = [self._opened]
         if fd >= 0:
             self._store.closed_here(fd)

@@ -29,7 +29,7 @@ typedef struct mq_dedup_index {
     const char *const *topics;
     int32_t topic_count;
     int64_t end;
-    struct mq_dedup_index *older; /* another thread may be looking into it */
+    struct mq_dedup_index *older; /* into which another thread may be looking */
 } mq_dedup_index;
 
 struct mq_dedup {
@@ -40,6 +40,7 @@ struct mq_dedup {
     int64_t owner;           /* the number of this opening */
     _Atomic int fd;          /* -1: closed */
     _Atomic(mq_dedup_index *) index;
+    _Atomic int32_t looking;                    /* threads that look into it, or an older one */
     _Atomic uint32_t stripes[MQ_DEDUP_STRIPES]; /* 0 free, 1 taken, 2 taken and waited for */
 };
 

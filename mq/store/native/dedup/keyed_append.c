@@ -37,12 +37,19 @@ static int64_t add_key(const mq_keyed_message *of, char *room) {
     return of->properties_size + added;
 }
 
-void mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
-                         const char *const *waiting_topics, int32_t topic_count, int64_t end) {
+int mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
+                        const char *const *waiting_topics, int32_t topic_count, int64_t end) {
     mq_dedup_index *made = malloc(sizeof *made);
-    if (!made) return;
+    if (!made) return MQ_MEMORY;
     *made = (mq_dedup_index){files, file_count, waiting_topics, topic_count, end, atomic_load(&table->index)};
-    while (!atomic_compare_exchange_weak(&table->index, &made->older, made));
+    atomic_store(&table->index, made);
+    if (atomic_load(&table->looking)) return 0; /* perhaps into an older one */
+    for (mq_dedup_index *older, *index = made->older; index; index = older) {
+        older = index->older;
+        free(index);
+    }
+    made->older = NULL;
+    return 1;
 }
 
 /* Whether what is known of the index has every record below a log offset. The last file may have grown since,
@@ -77,9 +84,8 @@ static int may_hold(const mq_dedup_index *in, const char *topic, int64_t topic_s
 }
 
 /* Whether a message of this key may have been stored below a log offset. */
-static int may_be_below(const mq_dedup *table, const mq_log *log, const mq_keyed_message *message,
-                        int64_t begin_ms, int64_t end) {
-    const mq_dedup_index *in = atomic_load(&table->index);
+static int may_be_in(const mq_dedup_index *in, const mq_log *log, const mq_keyed_message *message,
+                     int64_t begin_ms, int64_t end) {
     if (!in || !has_all(in, log, end)) return 1;
     if (may_hold(in, message->topic, message->topic_size, message, begin_ms, end)) return 1;
     for (int32_t i = 0; i < in->topic_count; i++)
@@ -87,7 +93,15 @@ static int may_be_below(const mq_dedup *table, const mq_log *log, const mq_keyed
     return 0;
 }
 
-static int is_new(const mq_dedup *table, const mq_log *log, const mq_dedup_entries *in, const uint8_t *digest,
+static int may_be_below(mq_dedup *table, const mq_log *log, const mq_keyed_message *message, int64_t begin_ms,
+                        int64_t end) {
+    atomic_fetch_add(&table->looking, 1);
+    int may = may_be_in(atomic_load(&table->index), log, message, begin_ms, end);
+    atomic_fetch_sub(&table->looking, 1);
+    return may;
+}
+
+static int is_new(mq_dedup *table, const mq_log *log, const mq_dedup_entries *in, const uint8_t *digest,
                   const mq_keyed_message *message, int64_t now_ms) {
     int64_t begin_ms = now_ms - message->window_ms;
     int64_t end;

@@ -27,6 +27,7 @@ int mq_dedup_append(mq_dedup *table, mq_log *log, const mq_keyed_message *messag
 
 /* Where to look for what is not in the table: `files` of the index, the oldest first, which have every record
  * below `end`, and more once they have grown; and the topics in which messages of another topic wait. All
- * that this points to stays as it is until mq_dedup_free. The last call counts. */
-void mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
-                         const char *const *waiting_topics, int32_t topic_count, int64_t end);
+ * that this points to stays as it is until mq_dedup_free, or until a later call returns 1: nobody looks into
+ * what was told before any more. The last call counts; one at a time. MQ_MEMORY, and the former counts. */
+int mq_dedup_know_index(mq_dedup *table, mq_index *const *files, int32_t file_count,
+                        const char *const *waiting_topics, int32_t topic_count, int64_t end);
