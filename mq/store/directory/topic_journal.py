@@ -139,9 +139,8 @@ def fold_long_journal(root: Path) -> None:
     """Write into topics.json what a dead process left in the journal. Called by a process that is alone.
     A journal that is short against topics.json stays: to fold it costs as much as all topics."""
     with suppress(MQError, OSError):  # A full disk: the journal says it as well.
-        if (size_of(TopicJournal(root).path) or 0) * FOLD_SHARE >= (
-            size_of(root / "config" / "topics.json") or 0
-        ):
+        _name, _entries, end = TopicJournal(root).read()
+        if end * FOLD_SHARE >= (size_of(root / "config" / "topics.json") or 0):
             fold_journal(root)
 
 
