@@ -158,7 +158,8 @@ def test_the_library_reads_its_own_store_after_mq_appended(
     (directory / "config" / "delayOffset.json").write_text('{"offsetTable":{3:1,18:1}}')
     sizes = Sizes(**json.loads((STORES / name / "sizes.json").read_text()))
     before = oracle.parse((STORES / name / "expected.jsonl").read_text(encoding="utf-8").split("\n")[:-1])
-    with open_store(directory, sizes) as broker:
+    # Without duties: a half message in one of them would be asked about, and stored again.
+    with open_store(directory, sizes, duties=False) as broker:
         broker.create_topic("new", queue_count=2)
         sent = send_one_by_one(broker, "new", 0, 30) + send_as_batch(broker, "new", 30, 5)
         with mq.Producer(broker) as producer:
@@ -173,10 +174,7 @@ def test_the_library_reads_its_own_store_after_mq_appended(
     ] == before.records
     assert report.unqueued == before.unqueued
     assert result.queue_offset == before.queues["TopicA", 0][1]
-    # A half message that old is given up, in topics of its own, once a leader performs the duties.
-    topics = {"new", *(topic for topic, _ in before.queues)}
-    found = [record for record in report.records if record.topic in topics]
-    assert len(found) == len(before.records) + len(sent) + 1
+    assert len(report.records) == len(before.records) + len(sent) + 1
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
