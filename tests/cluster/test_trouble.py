@@ -115,7 +115,14 @@ def test_a_killed_broker_and_a_killed_name_server_lose_nothing_acknowledged() ->
             finally:
                 load.stop()
             wait_until(lambda: set(got) >= set(load.sent))
+        wait_until(lambda: can_be_read(broker, "orders"))  # The broker that was killed is up again.
         assert_no_needless_duplicate(broker, "orders", load)
+
+
+def can_be_read(broker: mq.Broker, topic: str) -> bool:
+    with suppress(mq.RemotingError, mq.RequestTimeout):
+        return all(queue.read(0, count_max=1) for queue in broker.topic(topic).queues)
+    return False
 
 
 def assert_no_needless_duplicate(broker: mq.Broker, topic: str, load: Load) -> None:
