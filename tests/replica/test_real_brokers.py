@@ -157,7 +157,7 @@ def content_of(config: Path) -> bytes:
 
 
 def committed_in(content: bytes) -> int:
-    """The sum of the offsets of the group in orders, in RocketMQ's file, which has queue ids without quotes."""
+    """The sum of the group's offsets of orders in RocketMQ's file, which has queue ids without quotes."""
     found = re.search(rb'"orders@billing"\s*:\s*\{([^}]*)\}', content)
     return 0 if found is None else sum(int(each.split(b":")[1]) for each in found[1].split(b","))
 
