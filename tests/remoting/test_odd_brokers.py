@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.api.group import Subscription
+from mq.api.group import Membership, Subscription
 from mq.remoting import serve
 from mq.remoting.client.connections import cluster as routes
 from mq.remoting.codec.bodies.consuming import ConsumerIds, QueueOffsets
@@ -64,6 +64,18 @@ def committed(peer: Peer) -> list[int]:
     return [decode_fields(UpdateConsumerOffset, each.fields).commit_offset for each in found]
 
 
+def joined(broker: mq.Broker) -> Membership:
+    return broker.consumer_groups.join(
+        "billing",
+        client_id="one",
+        model="clustering",
+        consume_type="push",
+        ordered=False,
+        subscriptions=[Subscription("orders")],
+        consume_from="first",
+    )
+
+
 @pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
 def test_what_a_slave_lacks_is_asked_of_the_master(
     peer: Peer, other: Peer, cluster: FakeCluster, code: ResponseCode
@@ -113,15 +125,7 @@ def test_a_pull_that_gets_nowhere_is_not_repeated_at_once(
 def test_a_claim_that_is_released_writes_the_reset_that_came(peer: Peer, cluster: FakeCluster) -> None:
     queue = mq.MessageQueue("orders", "a", 0)
     with open_cluster(peer) as broker:
-        membership = broker.consumer_groups.join(
-            "billing",
-            client_id="one",
-            model="clustering",
-            consume_type="pull",
-            ordered=False,
-            subscriptions=[Subscription("orders")],
-            consume_from="first",
-        )
+        membership = joined(broker)
         claim = membership.claim(queue)
         assert claim is not None
         assert claim.committed() == 0
@@ -139,15 +143,7 @@ def test_a_broker_that_has_just_started_ends_no_sharing(peer: Peer, cluster: Fak
     """It answers that the group has no consumer, until it has got their heartbeats."""
     cluster.other_members = ("zzz",)
     with open_cluster(peer) as broker:
-        membership = broker.consumer_groups.join(
-            "billing",
-            client_id="one",
-            model="clustering",
-            consume_type="push",
-            ordered=False,
-            subscriptions=[Subscription("orders")],
-            consume_from="first",
-        )
+        membership = joined(broker)
         assert [member.client_id for member in membership.members()] == ["one", "zzz"]
         beats = len(cluster.heartbeats())
         peer.on(GetConsumerList.CODE, with_code(ResponseCode.SYSTEM_ERROR, "no consumer for this group"))
