@@ -351,14 +351,15 @@ class Recovery:
     def raise_queues(self) -> None:
         """Have no queue end before what it gave out already, where records of it may be among the lost ones,
         or are all deleted."""
+        lost = sum(loss.end - loss.begin for loss in self.found.losses)
         for (topic, queue_id), (low, high) in self.known.queues.items():
             # The log before its first record can have had so many messages.
-            if 0 < low == high <= self.found.log_min // int(lib.MQ_RECORD_SIZE_MIN):
+            is_possible = 0 < high <= self.found.log_min // int(lib.MQ_RECORD_SIZE_MIN)
+            if is_possible and (low == high or not lost):
                 name = topic.encode()
                 number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(self.root))
                 if self.control.next_offset(number) == 0:
-                    lib.mq_control_queue_set(self.control.handle, number, low, low)
-        lost = sum(loss.end - loss.begin for loss in self.found.losses)
+                    lib.mq_control_queue_set(self.control.handle, number, high, high)
         if not lost or not self.known.log_end:
             return
         hole, most = self.found.losses[-1].begin, lost // int(lib.MQ_RECORD_SIZE_MIN)
