@@ -39,6 +39,10 @@ class Loaded:
         default_factory=dict
     )  # where the first file of each queue starts, in bytes
 
+    reached: dict[Queue, int] = field(
+        default_factory=dict
+    )  # where queues whose files were removed may have ended
+
     def cut_at(self, what: str, log_offset: int) -> None:
         self.cut.append(what)
         if self.from_log_offset is None or log_offset < self.from_log_offset:
@@ -73,6 +77,8 @@ def load_queues(
         if bad is not None:
             if not found.lost and not found.cut:
                 before_removal()
+            if bad == 0 and files:
+                found.reached[topic, queue_id] = (int(files[-1].name) + sizes.queue_file_size) // unit
             for file in files[bad:]:
                 file.unlink()
             del files[bad:]

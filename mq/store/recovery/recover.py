@@ -289,6 +289,7 @@ class Recovery:
             # As long as retention took nothing, every queue begins with its first message.
             from_first = from_first or (found.log_min == 0 and any(at > 0 for at in loaded.starts.values()))
         found.made_anew = [*loaded.lost, *loaded.cut]
+        self.reached = loaded.reached
         if from_first:
             self.vouch_for_nothing()
         # Queues of an older copy end before the log does: what is behind is looked for from there on. Where
@@ -353,13 +354,13 @@ class Recovery:
         or are all deleted."""
         lost = sum(loss.end - loss.begin for loss in self.found.losses)
         for (topic, queue_id), (low, high) in self.known.queues.items():
-            # The log before its first record can have had so many messages.
-            is_possible = 0 < high <= self.found.log_min // int(lib.MQ_RECORD_SIZE_MIN)
-            if is_possible and (low == high or not lost):
+            most = self.found.log_min // int(lib.MQ_RECORD_SIZE_MIN)  # messages before the log's first record
+            end = high if lost else max(high, min(self.reached.get((topic, queue_id), 0), most))
+            if 0 < end <= most and (low == high or not lost):
                 name = topic.encode()
                 number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(self.root))
                 if self.control.next_offset(number) == 0:
-                    lib.mq_control_queue_set(self.control.handle, number, high, high)
+                    lib.mq_control_queue_set(self.control.handle, number, end, end)
         if not lost or not self.known.log_end:
             return
         hole, most = self.found.losses[-1].begin, lost // int(lib.MQ_RECORD_SIZE_MIN)
