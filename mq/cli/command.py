@@ -147,8 +147,8 @@ _CLUSTER_OPTIONS = {f"--{name.replace('_', '-')}" for name in parameter_names()}
 
 
 def _have_streams() -> None:
-    """Have standard streams that were closed by whoever started this read nothing, and write nowhere: a file
-    of the store that got the number of one would be written to."""
+    """Open /dev/null for each standard stream that the caller closed. Otherwise a file of the store gets its
+    number, and what is printed goes there."""
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)

@@ -352,6 +352,30 @@ def test_a_queue_whose_messages_are_all_deleted_goes_on_where_it_was(directory: 
         assert contents(again)["A", 0] == (20, 21, [(20, b"new")])
 
 
+def test_what_only_the_files_of_a_queue_knew_is_given_out_to_nobody_again(
+    directory: Path, reboot: Callable[[Path, int], None]
+) -> None:
+    """Retention took all messages of the queue; of its file names and of the control file a power cut kept
+    what was before, and of the first files nothing."""
+    control = directory / "mq" / "control"
+    with open_small(directory) as broker:
+        for topic in ("A", "B"):
+            broker.create_topic(topic, 1)
+        fill(broker, "A", 5)
+        before = control.read_bytes()
+        fill(broker, "A", 40)
+        fill(broker, "B", 400)
+        files = {file: file.read_bytes() for file in queue_files(directory, "A")}
+        assert expire_at(broker, FOR_EVER_MS) > 0
+        assert broker.topic("A").queues[0].min_offset == 45
+    control.write_bytes(before)
+    for file, content in [*files.items()][-2:]:
+        file.write_bytes(content)
+    reboot(directory, 0)
+    with open_small(directory) as after:
+        assert send(after, "A", 0, b"new").queue_offset >= 45
+
+
 def test_deleted_topics_are_none_for_who_only_reads_after_a_crash(directory: Path) -> None:
     with open_small(directory) as broker:
         for topic in ("A", "B"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 
 from mq.errors import MQError, RequestTimeout
@@ -193,14 +194,11 @@ class Cluster:
             await asyncio.sleep(self._refresh_seconds)
             self._drop_unused()
             failure: Exception | None = None
-            try:
-                if self.keeps_all():
-                    await self._fetch_all()
-            except Exception as error:  # noqa: BLE001 - as below
-                failure = error
-            for topic in list(self._needed_at):
+            rounds: list[Callable[[], Awaitable[object]]] = [self._fetch_all] if self.keeps_all() else []
+            rounds += [partial(self.fresh, topic) for topic in list(self._needed_at)]
+            for refresh in rounds:
                 try:
-                    await self.fresh(topic)
+                    await refresh()
                 except Exception as error:  # noqa: BLE001 - who would know that the task ended?
                     failure = error
                     if isinstance(error, RequestTimeout):
