@@ -136,6 +136,11 @@ class Claim(Protocol):
         """Why the queue does not move, for QueueState; "" when it does. Costs little when unchanged."""
         ...
 
+    def reserve(self, seconds: float) -> None:
+        """Have nobody but this client own the queue for so many seconds from now, whatever becomes of the
+        claim and this process; 0: no longer. For a client elsewhere that goes by a lock of its own."""
+        ...
+
     def release(self) -> None:
         """Give the queue up, after the last commit; the other members are told. Twice is fine."""
         ...
@@ -157,6 +162,9 @@ class LastingClaim:
     def set_status(self, reason: str) -> None:
         """See Claim.set_status."""
         self.reason = reason
+
+    def reserve(self, seconds: float) -> None:
+        """Nobody else asks for it."""
 
     def release(self) -> None:
         """Nothing was taken."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.joining import JOIN
+from tests.support.joining import JOIN
 from tests.support.processes.fail_build import TREE, fail_build
 from tests.support.processes.nursery import Nursery
 from tests.support.store.peer import Peer

@@ -17,10 +17,10 @@ import pytest
 import mq
 from mq.broker import leader
 from mq.broker.local import LocalBroker
-from tests.broker.joining import QUEUES, client_ids, join
 from tests.support import assigned
 from tests.support.eventually import eventually
 from tests.support.insides import filters_of, groups_of
+from tests.support.joining import QUEUES, client_ids, join
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import crash_of, fill, log_files, open_small, send
 

@@ -25,9 +25,9 @@ from mq.api.group import Claim, Membership, Subscription
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
-from tests.broker.joining import JOIN, QUEUES, SOON, client_ids, join, taken_over
 from tests.support import assigned
 from tests.support.insides import groups_of, store_of
+from tests.support.joining import JOIN, QUEUES, SOON, client_ids, join, taken_over
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, overwrite, send
 

@@ -11,7 +11,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.client.engine import claimed_queues
 from mq.client.engine.owned_queue import OwnedQueue
-from tests.broker.joining import join
+from tests.support.joining import join
 from tests.support.store.small_store import open_small, send
 
 SOON = 30.0

@@ -35,9 +35,9 @@ from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SL
 from mq.store.shared.lease import Lapse, grace
 from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.process_state import process_state
-from tests.broker.joining import QUEUES, client_ids, join, taken_over
 from tests.support import assigned
 from tests.support.insides import log_end, store_of
+from tests.support.joining import QUEUES, client_ids, join, taken_over
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, send
 

@@ -14,6 +14,7 @@ from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.server import Server
+from tests.support.serving import Serving
 
 __all__ = ["RawClient", "ask", "body"]
 
@@ -24,7 +25,7 @@ Body = TypeVar("Body", bound=JsonBody)
 class RawClient:
     """One connection to a server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server | Serving) -> None:
         host, port = server.address.rsplit(":", 1)
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()

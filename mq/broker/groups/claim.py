@@ -50,6 +50,7 @@ class Owner(Protocol):
         turn: Callable[[], Turn | None],
     ) -> bool: ...
     def write_note(self, number: int, text: bytes) -> None: ...
+    def reserve(self, number: int, seconds: float) -> None: ...
     def give_up(self, claim: LocalClaim) -> None: ...
     def moved(self, claim: LocalClaim) -> bool: ...
     def check_open(self) -> None: ...
@@ -150,6 +151,11 @@ class LocalClaim:
             self._noted = reason
             text = reason.encode()[:NOTE_SIZE].decode("utf-8", "ignore").encode()
             self._membership.write_note(self.number, text)
+
+    def reserve(self, seconds: float) -> None:
+        """See Claim.reserve."""
+        if not self._is_dropped() and not self.is_lost():
+            self._membership.reserve(self.number, seconds)
 
     def release(self) -> None:
         """See Claim.release."""

@@ -349,7 +349,7 @@ class Groups:
                     queue: owned(member_table, self.numbers, fd, living, queue, halted) for queue in queues
                 }
             unowned = None, unowned_reason(list(living.values()), topic)
-            owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
+            owners = {queue: found if any(found) else unowned for queue, found in owners.items()}
         states = [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
         return states + hidden_states(topic, self._name, len(queues), self.numbers.extents(topic), committed)
 

@@ -21,6 +21,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import xxhash
+
 from mq.api.group import Member, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
@@ -40,8 +42,11 @@ from mq.store.shared.group_slots import (
     TURN,
     WANTED_BY,
     queue_byte,
+    reserve_slot,
+    reserved_until,
     slot_word,
 )
+from mq.store.shared.lease import end_of
 from mq.store.shared.queue_table import topics_view
 from mq.store.shared.waiting import Futex
 from mq.uninterrupted import uninterrupted
@@ -82,6 +87,8 @@ class LocalMembership:
         self._between: set[int] = set()  # numbers of queues that are being taken, or given up
         self._refused: set[MessageQueue] = set()
         self._refused_at = -1
+        self._client = xxhash.xxh3_64_intdigest(member.client_id.encode()) >> 1
+        self._awaited: dict[int, int] = {}  # number of a queue reserved for another client, and until when
         self._looked = monotonic()
         self._counters: Any = self.file.counters
         self._words: Any = self.file.words
@@ -210,12 +217,15 @@ class LocalMembership:
         self._words[place_word(self.place) + REFUSED] = len(self._refused)
 
     def take(self, number: int) -> int | None:
-        """Lock the queue: the turn for which it is locked; None if another one has it."""
+        """Lock the queue: the turn for which it is locked; None if another one has it, or will again."""
         words, at = self._words, slot_word(number)
         while True:
             turn, owner = words[at + TURN], words[at + OWNER]
             if not self.file.has(number):
                 return None  # Its topic was deleted just now, and the slot is another queue's.
+            if until := reserved_until(words, number, self._client):
+                self._await(number, until)
+                return None
             if not lock_byte(self._fd, queue_byte(number, turn)):
                 words[at + WANTED_BY] = self.place + 1
                 if not self._groups.takeover.steal(self.member_table, number, turn):
@@ -223,7 +233,9 @@ class LocalMembership:
                 continue
             # In one step, since this process may be stopped here, and another one be the owner by then.
             is_owner = self.file.swap(at + OWNER, owner, self.place + 1)
-            if is_owner and words[at + TURN] == turn:
+            # Looked at once more: who had it may have reserved it before the end.
+            is_reserved = reserved_until(words, number, self._client)
+            if is_owner and words[at + TURN] == turn and not is_reserved:
                 words[at + WANTED_BY] = 0
                 self.write_note(number, b"")
                 return int(turn)
@@ -234,6 +246,19 @@ class LocalMembership:
         if self.file.has(number):
             start = slot_word(number) * 8 + NOTE_AT
             self.file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
+
+    def _await(self, number: int, until: int) -> None:
+        """Be told when a queue is not reserved any more."""
+        if self._awaited.get(number) != until:
+            file, place = self.file, self.place
+            # Not by the main thread: a signal handler may need what it would have locked.
+            uninterrupted(lambda: self._groups.takeover.tell_at(until, lambda: file.notify(place)))
+            self._awaited[number] = until
+
+    def reserve(self, number: int, seconds: float) -> None:
+        """For the owner of a queue."""
+        if self.file.has(number):
+            reserve_slot(self._words, number, self._client, end_of(seconds) if seconds else 0)
 
     def puller(self, queue: MessageQueue) -> Puller:
         """For the owner of a queue."""

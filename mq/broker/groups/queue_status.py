@@ -13,7 +13,7 @@ from mq.broker.groups.member_table import MemberTable
 from mq.store.directory.file_locks import byte_owner
 from mq.store.queue.reader import Reader
 from mq.store.shared.group_file import LEASE, NAMESPACE, place_word
-from mq.store.shared.group_slots import OWNER, TURN, WANTED_BY, queue_byte, slot_word
+from mq.store.shared.group_slots import OWNER, TURN, WANTED_BY, queue_byte, reserved_until, slot_word
 from mq.store.shared.lease import is_over, now_ns
 from mq.store.shared.members import pid_namespace_here
 from mq.store.shared.process_state import describe, process_state
@@ -68,7 +68,11 @@ def owned(
         return None, ""
     at = slot_word(number)
     if byte_owner(fd, queue_byte(number, file.words[at + TURN])) is None:
-        return None, ""
+        until = reserved_until(file.words, number)
+        if not until:
+            return None, ""
+        wait = f"nobody else gets it for {(until - now_ns()) / 1e9:.0f} s"
+        return None, f"a remote consumer locked it, and is not connected: {wait}"
     owner = living.get(file.words[at + OWNER] - 1)
     if owner is None:
         return None, ""

@@ -123,6 +123,15 @@ class Takeover:
             member_table.file.changed()
         return True
 
+    def tell_at(self, at: int, tell: Callable[[], object]) -> None:
+        """Call this once, when the clock of leases is there."""
+
+        def tell_once() -> bool:
+            tell()
+            return False
+
+        self._renewals.add(max(at - now_ns(), 0) / 1e9, tell_once)
+
     # Death.
 
     def watch_over(self, member_table: MemberTable, listed: Mapping[int, Member]) -> None:

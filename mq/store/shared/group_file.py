@@ -40,7 +40,9 @@ From SLOTS_AT, 131072 slots of 256 bytes, by the place of the queue in the table
         52       4  use          of the place, by the queue that has this slot: it is none of another use
         56       8  check        minus `committed`; the lower of two that differ counts: of a torn commit the
                                  one before, and of damage the one that skips nothing
-        64     192  note         why the queue does not move, UTF-8, filled up with zeros
+        64     176  note         why the queue does not move, UTF-8, filled up with zeros
+       240       8  reserved     until when only one client may own it, in ns of CLOCK_MONOTONIC; 0: anybody
+       248       8  client       XXH3 of that one's client id, without its last bit
 
 From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, then JSON on the member.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from mq.fastpath import bind_slots
 from mq.store.native import ffi, lib
+from mq.store.shared.lease import is_over, now_ns
 
 __all__ = [
     "APPLIED",
@@ -23,6 +24,8 @@ __all__ = [
     "NOTE_SIZE",
     "OFFSET_MAX",
     "OWNER",
+    "RESERVED_FOR",
+    "RESERVED_UNTIL",
     "RESETS",
     "RESET_TO",
     "SLOTS_AT",
@@ -36,6 +39,8 @@ __all__ = [
     "offsets_in",
     "place_of",
     "queue_byte",
+    "reserve_slot",
+    "reserved_until",
     "slot_address",
     "slot_word",
     "use_of",
@@ -44,9 +49,10 @@ __all__ = [
 SLOTS_AT, SLOT_SIZE = 135_168, 256
 SLOT_COUNT: int = lib.MQ_QUEUE_MAX
 PLACE_BITS: int = lib.MQ_PLACE_BITS
-NOTE_AT, NOTE_SIZE = 64, 192
+NOTE_AT, NOTE_SIZE = 64, 176
 # Words of eight bytes, counted from the beginning of a slot.
 COMMITTED, RESET_TO, RESETS, APPLIED, OWNER, WANTED_BY, TURN, CHECK = 0, 1, 2, 3, 4, 5, 6, 7
+RESERVED_UNTIL, RESERVED_FOR = 30, 31
 OFFSET_MAX = (1 << int(lib.MQ_SLOT_OFFSET_BITS)) - 1
 QUEUE_BYTES = 4096
 TURN_MASK = (1 << 30) - 1
@@ -87,9 +93,24 @@ def slot_address(pointer: Any, at: int) -> int:
 def clear_slot(words: memoryview, number: int) -> None:
     """Have nothing committed in a slot, and nobody own or want its queue."""
     at = slot_word(number)
-    for word in (COMMITTED, CHECK, OWNER, WANTED_BY):
+    for word in (COMMITTED, CHECK, OWNER, WANTED_BY, RESERVED_UNTIL):
         words[at + word] = 0
     words[at + APPLIED] = words[at + RESETS]
+
+
+def reserve_slot(words: memoryview, number: int, client: int, until: int) -> None:
+    """For the owner of a queue: have only this client own it until then, whoever lives. 0: no longer."""
+    at = slot_word(number)
+    words[at + RESERVED_FOR] = client
+    words[at + RESERVED_UNTIL] = until
+
+
+def reserved_until(words: memoryview, number: int, client: int | None = None) -> int:
+    """Until when a queue is reserved for another client than this one; 0: for none."""
+    at = slot_word(number)
+    until = words[at + RESERVED_UNTIL]
+    is_over_now = not until or is_over(until, now_ns())
+    return 0 if is_over_now or words[at + RESERVED_FOR] == client else int(until)
 
 
 def correct_slot(address: int, turn: int, resets: int, offset: int) -> bool:

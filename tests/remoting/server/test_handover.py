@@ -69,7 +69,7 @@ def test_a_held_pull_does_not_claim_its_queue_again(
     store: mq.Broker, server: Server, client: RawClient, queue: MessageQueue
 ) -> None:
     member = member_of(server)
-    member.give_up(queue)
+    member.unlock(queue)
     store.topic("orders").send(b"one")
     assert answer(client).code == ResponseCode.PULL_NOT_FOUND
     assert member.owned() == []

@@ -40,6 +40,7 @@ SECONDS = float(os.environ.get("MQ_MIXED_SECONDS", "15"))
 WAIT = 240.0
 QUEUE_COUNT = 4
 PER_SECOND = 100
+BURST = 400  # messages, half a second's work
 WORK_MS = 5  # of a listener, as in mq_member: without it, two owners of a queue would hardly be seen
 LOCK_GRACE_MS = 30_000
 
@@ -49,12 +50,16 @@ class Servers:
 
     def __init__(self, directory: Path) -> None:
         port, name_server_port = free_port(), free_port()
-        self._directory = directory
+        self._directory, self._bursts = directory, count()
         self._options = ["--share-ports", "--port", str(port), "--name-server-port", str(name_server_port)]
         self._running = [Serving(directory, *self._options) for _ in range(2)]
         self.name_server = self._running[0].name_server
 
     def kill_one(self) -> None:
+        """While its clients hold more than they have consumed: they go on with that."""
+        with mq.open(self._directory) as store:
+            for _ in range(BURST):
+                store.topic("orders").send(b"burst%d" % next(self._bursts))
         place = random.randrange(2)
         self._running[place].end(signal.SIGKILL)
         self._running[place] = Serving(self._directory, *self._options)

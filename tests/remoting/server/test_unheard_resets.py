@@ -16,7 +16,7 @@ from mq.remoting.codec.fields import decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
-from mq.remoting.codec.requests.groups import HeartBeat, LockQueues
+from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues
 from mq.remoting.codec.requests.offsets import OffsetAnswer, QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
@@ -60,7 +60,7 @@ def queried(client: RawClient) -> int:
 
 def lease_over(server: Server, client: RawClient, queue: MessageQueue) -> RawClient:
     [member] = server.served.members.of_group(GROUP)
-    member.give_up(queue)
+    member.unlock(queue)
     return client
 
 
@@ -216,6 +216,10 @@ def lock(client: RawClient, client_id: str, queue: MessageQueue) -> None:
     assert answer.code == ResponseCode.SUCCESS
 
 
+def unlock(client: RawClient, client_id: str, queue: MessageQueue) -> None:
+    client.ask(UnlockQueues(), to_json(QueueLock(GROUP, client_id, (queue,))))
+
+
 def test_a_client_that_consumes_in_order_is_known_when_it_reconnects(
     store: mq.Broker, server: Server, queue: MessageQueue
 ) -> None:
@@ -225,6 +229,7 @@ def test_a_client_that_consumes_in_order_is_known_when_it_reconnects(
     assert queried(first) == 0
     assert pull(first, 0).code == ResponseCode.SUCCESS
     commit(first, SENT)
+    unlock(first, "first", queue)  # Else nobody else gets it.
     first.close()
     eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
     with joined(server, "second") as second:
@@ -232,6 +237,7 @@ def test_a_client_that_consumes_in_order_is_known_when_it_reconnects(
         assert queried(second) == SENT
         store.group(GROUP).reset("orders", to="first")
         assert pull(second, SENT).code == ResponseCode.PULL_OFFSET_MOVED
+        unlock(second, "second", queue)
     eventually(lambda: not server.served.members.of_group(GROUP), lambda: "the member stays")
     with joined(server, "first") as first:
         lock(first, "first", queue)
@@ -324,7 +330,7 @@ def test_a_claim_that_is_released_beside_a_pull_moves_its_client_nowhere(
     [member] = server.served.members.of_group(GROUP)
     kept = member.kept(queue)
     assert kept is not None
-    member.give_up(queue)
+    member.unlock(queue)
     with kept.lock:
         offset = member.move(queue, kept, lambda: store.group(GROUP).offsets("orders").get(queue), 0)
     assert offset == SENT

@@ -169,6 +169,9 @@ class RemoteClaim:
         """See Claim.set_status."""
         self.reason = reason
 
+    def reserve(self, seconds: float) -> None:
+        """Nothing: the broker has the locks."""
+
     def release(self) -> None:
         """See Claim.release."""
         if self._is_released:

@@ -5,7 +5,9 @@ RocketMQ's clients do not claim a queue before they pull from it, and do not rep
 first pull claims the queue for it; while another member owns the queue, its pulls wait and find nothing. The
 queue is released
 
-    - when the member unlocks it, leaves, or its connection is lost;
+    - when the member unlocks it, leaves, or its connection is lost: what it had locked goes to nobody else
+      then for LOCK_SECONDS after it locked it last, since it may go on with what it has by that lock. The
+      same holds where this process dies;
     - when the members have changed, the member has fetched the list since, the queue is no longer in its
       allocation, and it has not pulled from it for YIELD_SECONDS;
     - when the member has not used the queue for LEASE_SECONDS.
@@ -41,6 +43,8 @@ log = logging.getLogger("mq.groups")
 
 LEASE_SECONDS = 60.0  # the expiry time of a lock in RocketMQ
 YIELD_SECONDS = 2.0
+# RocketMQ's clients trust a lock for 30 s, and wait for the answer for one.
+LOCK_SECONDS = 35.0
 
 
 class Wanted(NamedTuple):
@@ -187,10 +191,20 @@ class RemoteMember:
             if self.goes_on(queue, kept, offset) and kept.claim.commit(offset) and may_fall:
                 kept.claim.correct(offset)
 
-    def give_up(self, queue: MessageQueue) -> None:
-        """Release the queue if it is claimed."""
-        kept = self._kept.get(queue)
+    def lock(self, queue: MessageQueue) -> bool:
+        """Claim the queue, or renew that, for a client that consumes it by a lock; whether it is claimed."""
+        kept = self.have(queue)
+        if kept is None:
+            return False
+        kept.is_locked = True
+        kept.claim.reserve(LOCK_SECONDS)
+        return True
+
+    def unlock(self, queue: MessageQueue) -> None:
+        """Release the queue: the client does nothing more by its lock, of whichever server it has it."""
+        kept = self.have(queue)
         if kept is not None:
+            kept.claim.reserve(0)
             self._drop(queue, kept)
 
     def _drop(self, queue: MessageQueue, kept: Kept) -> None:
@@ -232,8 +246,8 @@ class RemoteMember:
             known = self._shares[topic] = basis, share
         return known[1]
 
-    def leave(self) -> None:
-        """Release all queues and leave the group."""
+    def leave(self, *, is_done: bool) -> None:
+        """Release all queues and leave the group. is_done: the client does nothing more by its locks."""
         with self._lock:
             if self._has_left:
                 return
@@ -244,5 +258,7 @@ class RemoteMember:
                 leaving.callback(self.membership.leave)
                 for each in kept:
                     leaving.callback(each.claim.release)
+                    if is_done:
+                        leaving.callback(each.claim.reserve, 0)  # Before that: the last one is called first.
         except MQError as error:
             log.debug("group %s: %s left: %s", self.group, self.client_id, error)

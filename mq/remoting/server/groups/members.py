@@ -235,7 +235,7 @@ class RemoteMembers:
         if consumer:
             member = self._by_client.get((client_id, consumer))
             if member is not None and member.connection is connection:  # Not of another client's.
-                self._leave(member)
+                self._leave(member, is_done=True)
         named = self._named.get(connection, set())
         for group in (producer, consumer):
             if connection not in self._producers.get(group, {}) and (connection, group) not in self._of:
@@ -267,11 +267,11 @@ class RemoteMembers:
             while len(self._lost) > LOST_MAX:
                 del self._lost[next(iter(self._lost))]
 
-    def _leave(self, member: RemoteMember) -> None:
+    def _leave(self, member: RemoteMember, *, is_done: bool = False) -> None:
         with self._lock:  # Until it has left: its client may be back already.
             self._of.pop((member.connection, member.group), None)
             self._by_client.pop((member.client_id, member.group), None)
-            member.leave()
+            member.leave(is_done=is_done)
         self._wake()
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ RocketMQ: broker/client/rebalance/RebalanceLockManager.java.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from mq.errors import MQError
 from mq.remoting.codec.bodies.consuming import LockedQueues, QueueLock
 from mq.remoting.codec.requests.groups import LockQueues, UnlockQueues
@@ -29,12 +31,10 @@ def lock(_: LockQueues, call: Call) -> Reply:
     locked = []
     for queue in body.mq_set:
         try:
-            kept = member.have(queue)
+            if member.lock(queue):
+                locked.append(queue)
         except (MQError, ValueError):
             continue  # A queue that there is not.
-        if kept is not None:
-            kept.is_locked = True
-            locked.append(queue)
     return Reply(body=LockedQueues(tuple(locked)))
 
 
@@ -44,5 +44,6 @@ def unlock(_: UnlockQueues, call: Call) -> Reply:
     member = call.served.members.of(call.connection, body.consumer_group)
     if member is not None:
         for queue in body.mq_set:
-            member.give_up(queue)
+            with suppress(MQError, ValueError):  # A queue that there is not.
+                member.unlock(queue)
     return DONE
