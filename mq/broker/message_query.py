@@ -2,7 +2,7 @@
 
 A message has two ids: the offset id names its place in the log, the unique id came with it and is a key of
 the index like its other keys. The index is brought up to date first, so that every message sent before is
-seen.
+seen; where there is no space for that, what it lacks is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from mq.api.queries import check_query
 from mq.broker.delay.recall import MARKS
 from mq.broker.topics.config import TopicSettings
-from mq.errors import MessageNotFound, TopicNotFound
+from mq.errors import MessageNotFound, StoreFull, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_topic
 from mq.properties import value_of
@@ -48,10 +48,10 @@ class Finder:
             if found is not None and found.log_offset == log_offset and found.offset_msg_id == msg_id.upper():
                 return found
         if 1 <= len(msg_id) <= 256 and msg_id.isprintable():
-            self._index_up()
+            beyond = self._index_up(msg_id)
             newest: MessageExt | None = None
             for topic in self._topics():
-                for candidate in self._candidates(topic, msg_id, 0, None):
+                for candidate in self._candidates(topic, msg_id, beyond):
                     # What recalls a message has its id, and is none.
                     if candidate.msg_id == msg_id and value_of(candidate.encoded, MARKS) is None:
                         if newest is None or candidate.log_offset > newest.log_offset:
@@ -74,10 +74,10 @@ class Finder:
         if topic not in self._topics():
             raise TopicNotFound(topic)
         check_query(key, count_max)
-        self._index_up()
+        beyond = self._index_up(key)
         found: list[MessageExt] = []
-        for candidate in self._candidates(topic, key, begin_ms, end_ms):
-            if (key in candidate.keys or key == candidate.msg_id) and _within(candidate, begin_ms, end_ms):
+        for candidate in self._candidates(topic, key, beyond, begin_ms, end_ms):
+            if _has(candidate, key) and _within(candidate, begin_ms, end_ms):
                 found.append(candidate)
                 if len(found) == count_max:
                     break
@@ -85,24 +85,36 @@ class Finder:
 
     def of_unique_id(self, topic: str, unique_id: str) -> Iterator[MessageExt]:
         """All messages of a topic, whichever it is, that have this unique id, the newest first."""
-        self._index_up()
+        beyond = self._index_up(unique_id)
         if topic in self._topics():
-            for candidate in self._candidates(topic, unique_id, 0, None):
+            for candidate in self._candidates(topic, unique_id, beyond):
                 if candidate.msg_id == unique_id:
                     yield candidate
 
-    def _index_up(self) -> None:
-        if not self._store.read_only:
+    def _index_up(self, key: str) -> list[MessageExt]:
+        """The messages of a key that are not in the index all the same, the newest first."""
+        if self._store.read_only:
+            return []
+        try:
             self._store.bring_index_up()
+        except StoreFull:
+            return [each for each in self._reader.unindexed() if _has(each, key)][::-1]
+        return []
 
-    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int | None) -> Iterator[MessageExt]:
+    def _candidates(
+        self, topic: str, key: str, beyond: list[MessageExt], begin_ms: int = 0, end_ms: int | None = None
+    ) -> Iterator[MessageExt]:
+        """The messages of a topic that may have a key, the newest first. beyond: see _index_up()."""
         visible = self._store.visible_end()
         settings = self._topics().get(topic)
         if settings is None:
             return  # It was deleted meanwhile, with all that was in it.
         begin = int(settings.others.get(BEGIN_MEMBER, 0))
+        yield from (each for each in beyond if each.topic == topic and each.log_offset >= begin)
+        # The last of the index may be of a part that it has not got to the end of.
+        end = min([visible, *(each.log_offset for each in beyond)])
         for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
-            if log_offset >= visible:
+            if log_offset >= end:
                 continue
             if log_offset < begin:
                 continue  # of a topic of this name that was deleted
@@ -117,6 +129,10 @@ def _is_of_another(msg_id: str, address: bytes) -> bool:
     host = bytes.fromhex(msg_id)[:-8]
     ours = {LOOPBACK, address}
     return host[:1] == LOOPBACK[:1] and host[4:] == PORT and host[:4] not in ours
+
+
+def _has(message: MessageExt, key: str) -> bool:
+    return key in message.keys or key == message.msg_id
 
 
 def _within(message: MessageExt, begin_ms: int, end_ms: int | None) -> bool:

@@ -144,6 +144,38 @@ def act_until_full(root: str, what: str, options: dict[str, Any]) -> None:
         assert hear() == "close"
 
 
+def find_when_full(disk: Any, options: dict[str, Any]) -> None:
+    """Send until there is no space, which the index notices first, and find what was sent."""
+    with mq.open(disk.root, **options) as broker:
+        topics = [broker.create_topic(name, 1) for name in ("orders", "other")]
+        old = topics[0].send(b"old", keys="old")
+        assert [each.body for each in broker.query("orders", "old")] == [b"old"]
+        disk.load(150 << 10)  # An index file does not fit in that.
+        try:
+            ids = list[str]()
+
+            def act(number: int) -> None:
+                result = topics[number % 2].send(b"%d" % number, keys=["all", f"key-{number}"])
+                ids.append(result.msg_id)
+
+            count = until_full(act, 0)
+            assert count > 40, count
+            for number in (0, len(ids) // 2, len(ids) - 1):
+                assert broker.message(ids[number]).body == b"%d" % number
+                found = broker.query(topics[number % 2].name, f"key-{number}")
+                assert [each.body for each in found] == [b"%d" % number]
+            assert broker.message(old.msg_id).body == b"old"
+            assert [each.body for each in broker.query("orders", "old")] == [b"old"]
+            of_orders = [b"%d" % number for number in range(0, len(ids), 2)]
+            assert [each.body for each in broker.query("orders", "all", count_max=len(ids))] == of_orders[
+                ::-1
+            ]
+            with contextlib.suppress(mq.MessageNotFound):
+                raise AssertionError(f"found {broker.message('the id of no message')}")
+        finally:
+            disk.unload()
+
+
 def open_on_full_disk(root: str) -> str:
     """Opening where there is no space left: it works, or says StoreFull."""
     try:

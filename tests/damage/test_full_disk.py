@@ -156,6 +156,11 @@ def test_each_file_that_grows_may_be_the_one_that_does_not_fit(disk: Disk, what:
     assert_sound(disk.root)
 
 
+def test_what_was_sent_is_found_where_there_is_no_space_to_index_it(disk: Disk) -> None:
+    call(filling.find_when_full, disk, {**SMALL, "index_slot_count": 50_000, "index_unit_count": 40})
+    assert_sound(disk.root)
+
+
 def test_opening_where_there_is_no_space(disk: Disk) -> None:
     """A first opening, one of a closed store, and one beside others."""
     disk.load(0)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mq.message import MessageExt
+from mq.store.directory.raw_read import head_at
 from mq.store.log.reappend import Copies
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["is_delivery", "record_at", "stored"]
+__all__ = ["is_delivery", "record_at", "stored", "unindexed"]
 
 TOLD_APART = (
     "UNIQ_KEY",
@@ -54,6 +55,24 @@ def _make_findable(store: Store, until: int) -> None:
         copies.flush()  # What is not on disk yet, nobody sees.
     if store.word(lib.MQ_INDEXED_END) < until:
         store.bring_index_up()
+
+
+def unindexed(store: Store, broker_name: str) -> Iterator[MessageExt]:
+    """The messages that readers see and the index has not, oldest first: where there is no space for it."""
+    log, until = store.live(), store.visible_end()
+    at = max(store.word(lib.MQ_INDEXED_END), store.word(lib.MQ_LOG_MIN))
+    while at < until:
+        size, magic = head_at(store.root, at, store.file_sizes.commitlog_file_size)
+        if size == 0:  # Damaged, or retention took the file.
+            at = int(lib.mq_log_resync(log, at, until))
+            if at < 0:
+                return
+            continue
+        if magic != lib.MQ_MAGIC_BLANK:
+            found = record_at(store, at, broker_name)
+            if found is not None:
+                yield found
+        at += size
 
 
 def is_delivery(message: MessageExt, of: MessageExt) -> bool:

@@ -5,7 +5,7 @@ No lock is taken. A record is copied first and verified as copied; MessageExt ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from time import monotonic
@@ -15,7 +15,7 @@ from mq.api.queues import Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.fastpath import LogHandle, bind
 from mq.message import MessageExt
-from mq.store.index.find_records import record_at
+from mq.store.index.find_records import record_at, unindexed
 from mq.store.native import check, ffi, lib
 from mq.store.queue.extensions import Marks
 from mq.store.queue.unit_repair import UNREADABLE, made_anew, unreadable
@@ -234,6 +234,10 @@ class Reader:
     def record(self, log_offset: int) -> MessageExt | None:
         """The message whose record is at this place of the log; None if there is none, or not any more."""
         return record_at(self._store, log_offset, self._name)
+
+    def unindexed(self) -> Iterator[MessageExt]:
+        """See mq.store.index.find_records.unindexed."""
+        return unindexed(self._store, self._name)
 
     def min_offset(self, queue: MessageQueue) -> int:
         number = self.number(queue)
