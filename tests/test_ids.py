@@ -13,6 +13,7 @@ from pathlib import Path
 
 import mq
 from mq.message import unique_id_time_ms
+from mq.store.log.unique_id import new_unique_ids
 
 # Sends from this process, from a forked child, and from the child of that child; each prints its ids.
 FORKING = """if True:
@@ -100,3 +101,23 @@ def test_an_id_tells_about_when_it_was_made(directory: Path) -> None:
     assert told is not None
     # The month begins at midnight of the sender's time zone.
     assert abs(told - now) <= 86_400_000 + 1000
+
+
+def test_no_id_comes_twice_however_many_there_are_in_a_tick_of_the_clock(directory: Path) -> None:
+    """The counter has 65,536 values, and the clock that ids go by moves every few ms."""
+    assert len(set(new_unique_ids(1_000_000))) == 1_000_000
+    ids: list[str] = []
+
+    def work() -> None:
+        ids.extend(new_unique_ids(200_000))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 800_000
+    with mq.open(directory) as broker, mq.Producer(broker) as producer:
+        for _ in range(3):
+            made = producer.send_batch([mq.Message("ids", b"x")] * 100_000).msg_ids
+            assert len(set(made)) == 100_000

@@ -11,9 +11,11 @@
 
 #include "base/linux.h"
 
+enum { COUNTER_BITS = 16 };
+
 static const char HEX[] = "0123456789ABCDEF";
 static char prefix[20];
-static _Atomic uint32_t counter;
+static _Atomic int64_t last; /* ms and counter of the last id that was given */
 static _Atomic int64_t month_start;
 static _Atomic int64_t month_end;
 
@@ -34,12 +36,23 @@ static int64_t of_month(int64_t now) {
     return elapsed < 0 ? 0 : elapsed;
 }
 
+/* The next one in time. Where the counter is through before the clock has moved, or the clock was set back,
+ * the time of the ids runs ahead of the clock: an id that was given before would be another message's. */
+static int64_t next_moment(void) {
+    int64_t now = (int64_t)((uint64_t)mq_linux_coarse_ms() << COUNTER_BITS);
+    int64_t before = atomic_load_explicit(&last, memory_order_relaxed), next;
+    do next = now > before ? now : before + 1;
+    while (!atomic_compare_exchange_weak_explicit(&last, &before, next, memory_order_relaxed,
+                                                  memory_order_relaxed));
+    return next;
+}
+
 int mq_unique_id(char *id) {
-    uint32_t time = (uint32_t)of_month(mq_linux_coarse_ms());
-    uint32_t number = atomic_fetch_add_explicit(&counter, 1, memory_order_relaxed);
+    int64_t moment = next_moment();
+    uint32_t time = (uint32_t)of_month(moment >> COUNTER_BITS);
     memcpy(id, prefix, sizeof prefix);
     for (int i = 0; i < 8; i++) id[20 + i] = HEX[time >> (28 - 4 * i) & 15];
-    for (int i = 0; i < 4; i++) id[28 + i] = HEX[number >> (12 - 4 * i) & 15];
+    for (int i = 0; i < 4; i++) id[28 + i] = HEX[moment >> (12 - 4 * i) & 15];
     return MQ_UNIQUE_ID_SIZE;
 }
 
