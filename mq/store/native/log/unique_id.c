@@ -11,7 +11,7 @@
 
 #include "base/linux.h"
 
-enum { COUNTER_BITS = 16 };
+enum { COUNTER_BITS = 16, COUNTER_MAX = (1 << COUNTER_BITS) - 1 };
 
 static const char HEX[] = "0123456789ABCDEF";
 static char prefix[20];
@@ -39,11 +39,13 @@ static int64_t of_month(int64_t now) {
 /* The next one in time. Where the counter is through before the clock has moved, or the clock was set back,
  * the time of the ids runs ahead of the clock: an id that was given before would be another message's. */
 static int64_t next_moment(void) {
-    int64_t now = (int64_t)((uint64_t)mq_linux_coarse_ms() << COUNTER_BITS);
-    int64_t before = atomic_load_explicit(&last, memory_order_relaxed), next;
-    do next = now > before ? now : before + 1;
-    while (!atomic_compare_exchange_weak_explicit(&last, &before, next, memory_order_relaxed,
-                                                  memory_order_relaxed));
+    int64_t now = mq_linux_coarse_ms(), next;
+    int64_t before = atomic_load_explicit(&last, memory_order_relaxed);
+    do {
+        next = before + 1;
+        if (next >> COUNTER_BITS < now) next = now << COUNTER_BITS | (next & COUNTER_MAX);
+    } while (!atomic_compare_exchange_weak_explicit(&last, &before, next, memory_order_relaxed,
+                                                    memory_order_relaxed));
     return next;
 }
 
