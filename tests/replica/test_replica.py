@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +13,12 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.remoting.replica.framing import encode_report
 from mq.remoting.replica.listener import HaListener
-from mq.remoting.replica.replica import Replica
-from mq.remoting.server.server import Server
 from mq.store.log.commitlog import segment_files
 from tests.support.cluster.ports import free_port
-from tests.support.eventually import eventually as eventually_or
+from tests.support.replicas import eventually, follow, level, served
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, open_small
 
 pytestmark = pytest.mark.rounds
-
-
-def eventually(what: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
-    eventually_or(what, why, 60.0, 0.02)
 
 
 def log_of(path: Path, begin: int, end: int) -> bytes:
@@ -35,22 +27,6 @@ def log_of(path: Path, begin: int, end: int) -> bytes:
     data = b"".join(file.read_bytes() for file in files)
     first = int(files[0].name)
     return data[begin - first : end - first]
-
-
-@contextmanager
-def served(broker: LocalBroker) -> Iterator[Server]:
-    with mq.remoting.serve(broker, port=free_port((-2, 1)), namesrv_port=0, ha_port=0) as server:
-        yield server
-
-
-def follow(server: Server, path: Path, **options: Any) -> Replica:
-    assert server.ha_address is not None
-    return mq.remoting.replicate(server.ha_address, path, **{"broker": server.address, **options})
-
-
-def level(replica: Replica, broker: LocalBroker) -> None:
-    """Wait until the replica has all that the master has."""
-    eventually(lambda: replica.offset == broker.replication.log_range[1], lambda: str(replica.error))
 
 
 @pytest.fixture

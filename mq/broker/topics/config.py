@@ -28,7 +28,7 @@ from mq.errors import StoreCorrupted, StoreFull
 from mq.fastpath import Guard
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import make_directory
-from mq.store.directory.root import sync_names
+from mq.store.directory.root import BEGIN_MEMBER, sync_names
 from mq.store.directory.topic_journal import FOLDED_MEMBER, Entry, TopicJournal
 from mq.store.os_errors import named_errors
 from mq.store.shared.lock_guards import file_lock, thread_locks
@@ -64,6 +64,12 @@ class TopicSettings:
     def final_read_count(self) -> int:
         """The queues to read that are there to stay."""
         return self.read_queue_count if self.shrink_to is None else self.shrink_to
+
+    @property
+    def begin_log_offset(self) -> int:
+        """Where the log ended when the topic was made; 0 where nobody said."""
+        begin = self.others.get(BEGIN_MEMBER, 0)
+        return begin if isinstance(begin, int) else 0
 
     def to_json(self) -> dict[str, Any]:
         table = {

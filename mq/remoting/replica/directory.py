@@ -43,6 +43,7 @@ class ReplicaDirectory:
     ) -> None:
         self._sync, self._log_file_size, self._others = sync, log_file_size, others
         self._given = path
+        self._is_open = False
         self.master_begin = 0  # files before this log offset are deleted here too
         self._open()
 
@@ -51,11 +52,17 @@ class ReplicaDirectory:
         self.path: Path = self.store.root
         try:
             self.log = FollowedLog(self.store)
-            self.tables = Tables(self.store)
+            self.tables = Tables(self.store, self.log)
             self._duties = Duties(self.store, lambda: FLUSH_INTERVAL, self._expire, (), self._others)
         except BaseException:
             self.store.close()
             raise
+        self._is_open = True
+
+    def be_open(self) -> None:
+        """Open the store again, if that has failed after a tail was truncated."""
+        if not self._is_open:
+            self._open()
 
     def _expire(self) -> None:
         """Delete the log files that the master has deleted, except for the newest one."""
@@ -78,5 +85,6 @@ class ReplicaDirectory:
             self._open()
 
     def close(self) -> None:
+        self._is_open = False
         self._duties.close()
         self.store.close()

@@ -61,7 +61,8 @@ class Follower:
     """The replication thread, until close(). `met` is set at the master's first data or at a fatal error.
 
     error: the last error, None while replication works. is_over: the error was fatal. master_end: the last
-    known end of the master's log.
+    known end of the master's log. stream: of the connection, from when the logs were compared and are one
+    until it ends: only then anything else of this master may be followed.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Follower:
         self.is_over = False
         self.is_connected = False
         self.master_end: int | None = None
+        self.stream: _Stream | None = None
         self.cuts: list[Cut] = []
         self.met = threading.Event()
         self._target = parse_address(address)
@@ -143,10 +145,10 @@ class Follower:
     def _connect(self) -> None:
         """Run one connection until it ends. Raises the error that ended it."""
         self._was_met = False
+        self._directory.be_open()
         known = self._range()
         if known is not None:
             self._known_begin = known.begin
-            self._directory.master_begin = known.begin
             self.master_end = known.end
         asked = self._asked(known)
         try:
@@ -163,7 +165,7 @@ class Follower:
                 sock.settimeout(REPORT_SECONDS)
                 self._follow(sock, asked)
             finally:
-                self._socket = None
+                self._socket = self.stream = None
 
     def _asked(self, known: LogRange | None) -> int:
         """The first log offset to report; sets self._overlap. Raises ReplicaBehind."""
@@ -226,7 +228,7 @@ class Follower:
         except _Elsewhere as elsewhere:
             raise self._at_other(stream, elsewhere.log_offset) from None
         if not stream.is_comparing:
-            self._overlap, self.error = None, None
+            self._overlap, self.error, self.stream = None, None, stream
             self.master_end = max(self.master_end or 0, stream.position or 0)
             self.met.set()
 

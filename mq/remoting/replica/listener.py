@@ -77,7 +77,7 @@ class HaListener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._dry = threading.Event()  # a follower has reached the end of the log
-        self._seen = 0
+        self._ends: dict[_Follower, int] = {}  # and which end that was
         try:
             self._socket = listening(host, port, False)
             self._socket.listen(BACKLOG)
@@ -214,7 +214,7 @@ class HaListener:
                 at += size
                 follower.sent = at
                 is_new = is_new and at < end
-            if is_new or not await self._more(at):
+            if is_new or not await self._more(follower, at):
                 await loop.sock_sendall(follower.sock, encode_header(at, 0))
             is_new = False
 
@@ -249,18 +249,21 @@ class HaListener:
             at += sent
         return size
 
-    async def _more(self, at: int) -> bool:
+    async def _more(self, follower: _Follower, at: int) -> bool:
         """Wait for new data; False when a heartbeat is due."""
         until = monotonic() + HEARTBEAT_SECONDS
         async with self._grown:
-            while self._source.visible_end <= at:
-                self._seen = at
-                self._dry.set()
-                left = until - monotonic()
-                if left <= 0:
-                    return False
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._grown.wait(), left)
+            try:
+                while self._source.visible_end <= at:
+                    self._ends[follower] = at
+                    self._dry.set()
+                    left = until - monotonic()
+                    if left <= 0:
+                        return False
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._grown.wait(), left)
+            finally:
+                self._ends.pop(follower, None)
         return True
 
     def _watch(self) -> None:
@@ -269,13 +272,17 @@ class HaListener:
             if not self._dry.wait(WAIT_SECONDS):
                 continue
             self._dry.clear()
+            # Of all that wait the one that waits for longest: it may not have been told yet.
+            seen = min(list(self._ends.values()), default=-1)
+            if seen < 0:
+                continue
             try:
-                end = self._source.wait(self._seen, WAIT_SECONDS)
+                end = self._source.wait(seen, WAIT_SECONDS)
             except MQError as error:
                 log.info("%s: followers get no more: %s", self.address, error)
                 self._events.post(self._spawn, self._end())
                 return
-            if end > self._seen:
+            if end > seen:
                 self._events.post(self._spawn, self._wake())
             else:
                 self._dry.set()

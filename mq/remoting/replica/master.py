@@ -4,6 +4,7 @@ them.
     26    the sizes of its files
     28    the range of its log
     21    topics                201   groups
+    202   ends of queues
     43    consumer offsets      45    delay offsets
 
 The address is the master's listen port: by RocketMQ's rule, and mq's, the port before the HA port.
@@ -27,12 +28,14 @@ from mq.remoting.codec.bodies.settings import (
     TopicSettings,
     TopicTable,
 )
+from mq.remoting.codec.bodies.stats import TopicStats
 from mq.remoting.codec.fields import Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody, from_json
 from mq.remoting.codec.requests.brokers import GetBrokerConfig, GetBrokerRuntimeInfo
 from mq.remoting.codec.requests.groups import AllGroupsAnswer, GetAllGroups
 from mq.remoting.codec.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from mq.remoting.codec.requests.statistics import GetTopicStats
 from mq.remoting.codec.requests.topics import AllTopicsAnswer, GetAllTopics
 from mq.remoting.codec.text_properties import decode_properties
 
@@ -86,6 +89,11 @@ class Master:
             if total is None or len(found) >= total or len(found) == known:
                 break
         return found
+
+    def queue_ends(self, topic: str) -> dict[int, int]:
+        """The end of each queue of a topic, as a queue offset."""
+        told = from_json(TopicStats, self._ask(GetTopicStats(topic)).body)
+        return {queue.queue_id: ends.max_offset for queue, ends in told.offset_table.items()}
 
     def groups(self) -> dict[str, GroupSettings]:
         """The settings of all groups by name."""

@@ -6,10 +6,11 @@ The threads hold a reference to this object, so close() must end them.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from mq.errors import MQError, RemotingError
+from mq.errors import MQError, RemotingError, TopicNotFound
 from mq.remoting.replica.directory import ReplicaDirectory
 from mq.remoting.replica.follower import Follower
 from mq.remoting.replica.master import Master
@@ -63,24 +64,47 @@ class ReplicaThreads:
     def _look(self) -> None:
         """Ask the master for the range of its log."""
         follower = getattr(self, "follower", None)
-        if self._master is None or follower is None or not follower.is_connected:
+        if self._master is None or follower is None:
+            return
+        stream = follower.stream
+        if stream is None:
             return
         with suppress(RemotingError):
             known = self._master.log_range()
-            follower.master_end = max(known.end, self.end) if follower.error is None else known.end
-            self.directory.master_begin = known.begin
+            follower.master_end = max(known.end, self.end)
+            # Another one may have answered, that came up in its place.
+            if follower.stream is stream:
+                self.directory.master_begin = known.begin
 
     def _sync_tables(self) -> None:
         """Copy the master's topics, groups, offsets and delay offsets."""
-        follower = getattr(self, "follower", None)
-        if self._master is None or follower is None or not follower.is_connected:
+        follower, master = getattr(self, "follower", None), self._master
+        if master is None or follower is None:
             return
+        stream = follower.stream
+        if stream is None:
+            return
+        end, topics = master.log_range().end, master.topics()
+        offsets, delays, groups = master.consumer_offsets(), master.delay_offsets(), master.groups()
         tables = self.directory.tables
-        topics, end = self._master.topics(), self._master.log_range().end
-        tables.put_topics(topics, is_level=self.end >= end)
-        tables.put_offsets(self._master.consumer_offsets())
-        tables.put_delays(self._master.delay_offsets())
-        tables.put_groups(self._master.groups())
+        queue_ends = self._queue_ends(master, tables.without_ends(topics))
+        # Another one may have answered, that came up in its place.
+        if follower.stream is not stream:
+            return
+        tables.put_topics(topics, end if self.end >= end else None)
+        for topic, ends in queue_ends.items():
+            tables.put_ends(topic, ends)
+        tables.put_offsets(offsets)
+        tables.put_delays(delays)
+        tables.put_groups(groups)
+
+    def _queue_ends(self, master: Master, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The ends of the queues of topics; none before the log has all that they had then."""
+        found = dict[str, dict[int, int]]()
+        for topic in topics:
+            with suppress(TopicNotFound):  # It is deleted by now.
+                found[topic] = master.queue_ends(topic)
+        return found if found and self.end >= master.log_range().end else {}
 
     def close(self) -> None:
         """Stop replicating. Idempotent."""

@@ -21,43 +21,85 @@ from mq.remoting.codec.bodies.settings import DelayOffsets, GroupSettings, Group
 from mq.remoting.codec.json_body import to_json
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import make_directory
-from mq.store.directory.root import sync_names
+from mq.store.directory.root import BEGIN_MEMBER, sync_names
+from mq.store.log.follow import FollowedLog
 from mq.store.store import Store
 
 __all__ = ["Tables"]
+
+QUEUES_MAX = 65_536  # of a topic
+ENDS_MAX = 100
+OFFSET_MAX = 1 << 56  # No queue gets that far.
 
 
 class Tables:
     """The files in config/ of one replica, for one thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, log: FollowedLog) -> None:
         self._store = store
+        self._log = log
         self._topics = Topics(store.root)
         self._written: dict[str, str] = {}
+        self._checked: object = None  # with which topics and queues no topic was found to be gone
+        self._has_ends: set[str] = set()  # topics of which the ends of the queues are known
 
-    def put_topics(self, told: Mapping[str, TopicSettings], *, is_level: bool) -> None:
-        """Store the master's topics. is_level: the replica's log has reached the end that the master's had
-        before the request, so a topic that the master lacks is deleted here too."""
+    def put_topics(self, told: Mapping[str, TopicSettings], end: int | None) -> None:
+        """Store the master's topics. end: of its log before it was asked for them, if the replica's has
+        reached that: a topic that the master lacks is deleted here too."""
         with self._topics.changing():
             known = self._topics.load()
-            wanted = {
-                name: _kept(settings, known.get(name)) for name, settings in told.items() if _is_name(name)
-            }
-            changed: dict[str, KeptTopic | None] = {
-                name: settings for name, settings in wanted.items() if known.get(name) != settings
-            }
-            gone = (
-                [name for name in known if name not in wanted and not is_system_topic(name)]
-                if is_level
-                else []
-            )
-            if not changed and not gone:
-                return
-            self._topics.change(known, {**changed, **dict.fromkeys(gone)})
-            self._store.topics_changed()
-            for name in gone:
-                self._store.delete_queues(name)
+            changed = dict[str, KeptTopic | None]()
+            for name, settings in told.items():
+                if not _is_name(name):
+                    continue
+                before = known.get(name)
+                kept = _kept(settings, before, self._log.begins.get(name, 0))
+                begins = kept.begin_log_offset, before.begin_log_offset if before is not None else 0
+                if begins[0] > begins[1]:
+                    self._log.begin_topic(name, begins[0])
+                if before != kept or begins[0] != begins[1]:
+                    changed[name] = kept
+            if end is not None:
+                changed |= dict.fromkeys(self._delete_others(told, known, end))
+            if changed:
+                self._topics.change(known, changed)
                 self._store.topics_changed()
+
+    def _delete_others(
+        self, told: Mapping[str, TopicSettings], known: Mapping[str, KeptTopic], end: int
+    ) -> list[str]:
+        """Delete the queues of the topics that the master lacks; which these are. One that has messages from
+        `end` on was made since."""
+        checked = set(told), set(known), self._log.queues_version
+        if checked == self._checked:
+            return []
+        lacking = sorted((known.keys() | self._log.topics()) - told.keys())
+        others = [name for name in lacking if not is_system_topic(name)]
+        if not others:
+            self._checked = checked
+        return [name for name in others if self._log.delete_topic(name, end)]
+
+    def without_ends(self, told: Mapping[str, TopicSettings]) -> list[str]:
+        """Topics with queues that the log has no message of, since it begins later than the master's did: it
+        is not known yet where these queues are. At most ENDS_MAX of them."""
+        if self._log.begin == 0 or told.keys() <= self._has_ends:
+            return []
+        queues, found = self._log.queues_with_messages(), []
+        for name in told.keys() - self._has_ends:
+            count = max(told[name].read_queue_nums, told[name].write_queue_nums)
+            if not _is_name(name) or all((name, each) in queues for each in range(min(count, QUEUES_MAX))):
+                self._has_ends.add(name)
+            else:
+                found.append(name)
+        return found[:ENDS_MAX]
+
+    def put_ends(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Have the queues of a topic that had no message until now begin at these queue offsets, since the
+        master has deleted all that was before."""
+        for queue_id, end in ends.items():
+            if 0 <= queue_id < QUEUES_MAX and 0 < end <= OFFSET_MAX:
+                self._log.skip_to(topic, queue_id, end)
+        self._has_ends.add(topic)
 
     def put_offsets(self, told: ConsumerOffsets) -> None:
         """Store the consumer offsets."""
@@ -85,11 +127,9 @@ class Tables:
         text = json.dumps(content, sort_keys=True)
         if self._written.get(name) == text:
             return
-        version = {
-            "counter": len(self._written) + 1,
-            "stateVersion": 0,
-            "timestamp": time.time_ns() // 1_000_000,
-        }
+        now_ms = time.time_ns() // 1_000_000
+        # The counter grows from write to write, whoever wrote before: else the file counts as an older copy.
+        version = {"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}
         directory = self._store.root / "config"
         if not directory.is_dir():
             make_directory(directory)
@@ -110,18 +150,21 @@ def _is_name(name: str) -> bool:
     return True
 
 
-def _kept(told: TopicSettings, known: KeptTopic | None) -> KeptTopic:
+def _kept(told: TopicSettings, known: KeptTopic | None, begin: int) -> KeptTopic:
+    """begin: no message of the topic comes before this log offset. A RocketMQ master does not tell."""
+    begin = max(told.begin_log_offset or 0, begin, known.begin_log_offset if known is not None else 0)
     others = {
         **(known.others if known is not None else {}),
         "attributes": told.attributes or {},
         "topicFilterType": told.topic_filter_type,
         "topicSysFlag": told.topic_sys_flag,
+        **({BEGIN_MEMBER: begin} if begin else {}),
     }
     bare = KeptTopic(told.topic_name, others=others)
     return replace(
         bare,
-        read_queue_count=max(0, min(told.read_queue_nums, 65_536)),
-        write_queue_count=max(0, min(told.write_queue_nums, 65_536)),
+        read_queue_count=max(0, min(told.read_queue_nums, QUEUES_MAX)),
+        write_queue_count=max(0, min(told.write_queue_nums, QUEUES_MAX)),
         perm=told.perm & 15,
         ordered=told.order,
     )

@@ -6,12 +6,14 @@ may begin at any file of its master's. Queues begin with the first message that 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from mq.errors import ConfigMismatch, StoreCorrupted
 from mq.store.native import check, ffi, lib
-from mq.store.queue.consumequeue import remove_queue
+from mq.store.queue.consumequeue import remove_queue, remove_queues
+from mq.store.shared.control import Control
 from mq.store.shared.lock_guards import append_lock
 from mq.store.store import Store
 
@@ -36,6 +38,8 @@ class FollowedLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._followed = ffi.new("mq_followed *")
+        # Topic to a log offset before which what it has is of one of that name that was deleted.
+        self.begins: dict[str, int] = {}
 
     @property
     def begin(self) -> int:
@@ -74,7 +78,9 @@ class FollowedLog:
             at = int(followed.end)
             if followed.stopped != lib.MQ_FOLLOW_AGAIN:
                 break
-            self._start_over(int(followed.queue), at)
+            with self._locked():
+                self._start_over(int(followed.queue), at)
+            self._store.topics_changed()
         if followed.stopped == lib.MQ_FOLLOW_SIZES:
             raise self._other_sizes(at)
         if followed.stopped != lib.MQ_FOLLOW_MORE:
@@ -112,19 +118,84 @@ class FollowedLog:
         """Have on disk what is appended."""
         check(lib.mq_log_flush(self._store.live(), self.end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
 
-    def _start_over(self, number: int, at: int) -> None:
-        """The master deleted the topic of this queue: it counts from 0 again, from log offset `at` on."""
-        store, control = self._store, self._store.control
+    def delete_topic(self, topic: str, end: int) -> bool:
+        """Forget the queues of a topic, unless the log has a message of it from `end` on; whether they are
+        gone."""
+        with self._locked():
+            if any(self._last_message(number) >= end for number in self._numbers(topic)):
+                return False
+            self.begins[topic] = end
+            if self._control.delete_queues(topic):
+                remove_queues(self._store.root, topic)
+        self._store.topics_changed()
+        return True
+
+    def begin_topic(self, topic: str, at: int) -> None:
+        """What the log has of a topic before log offset `at` is of one of that name that was deleted."""
+        with self._locked():
+            for number in self._numbers(topic):
+                if 0 <= self._last_message(number) < at:
+                    self._start_over(number, at)
+                else:
+                    lib.mq_control_queue_set_begin(self._control.handle, number, at)
+        self._store.topics_changed()
+
+    def topics(self) -> set[str]:
+        """The topics of its queues."""
+        return {topic for _, topic, _ in self._control.queues()}
+
+    def queues_with_messages(self) -> set[tuple[str, int]]:
+        """Topic and queue id of the queues that have had a message."""
+        queues = self._control.queues()
+        return {(topic, each) for number, topic, each in queues if self._control.next_offset(number)}
+
+    @property
+    def queues_version(self) -> tuple[int, int]:
+        """Another one with every queue that there is since, or is no more."""
+        return self._store.word(lib.MQ_PLACE_COUNT), self._store.word(lib.MQ_TOPICS_VERSION)
+
+    def skip_to(self, topic: str, queue_id: int, offset: int) -> None:
+        """Have a queue begin at a queue offset, as the master deleted all messages before it."""
+        with self._locked():
+            number = self._number(topic, queue_id)
+            if self._control.next_offset(number) == 0:
+                lib.mq_control_queue_set(self._control.handle, number, offset, offset)
+
+    @property
+    def _control(self) -> Control:
+        control = self._store.control
         assert control is not None
-        found = next(((topic, queue) for each, topic, queue in control.queues() if each == number), None)
-        with append_lock(store.live(), store.root):
-            lib.mq_control_queue_delete(control.handle, number)
-            if found is not None:
-                remove_queue(store.root, *found)
-                name = found[0].encode()
-                fresh = lib.mq_control_queue(control.handle, name, len(name), found[1], 2)
-                lib.mq_control_queue_set_begin(control.handle, check(fresh, str(store.root)), at)
-        store.topics_changed()
+        return control
+
+    def _locked(self) -> AbstractContextManager[object]:
+        return append_lock(self._store.live(), self._store.root)
+
+    def _numbers(self, topic: str) -> list[int]:
+        return [number for number, name, _ in self._control.queues() if name == topic]
+
+    def _number(self, topic: str, queue_id: int) -> int:
+        name = topic.encode()
+        found = lib.mq_control_queue(self._control.handle, name, len(name), queue_id, 2)
+        return check(found, str(self._store.root))
+
+    def _last_message(self, number: int) -> int:
+        """The log offset of a queue's last message; -1 if it has none."""
+        log_offset, size, tags_code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
+        last = self._control.next_offset(number) - 1
+        if last < 0 or lib.mq_queue_unit(self._store.live(), number, last, log_offset, size, tags_code):
+            return -1
+        return int(log_offset[0])
+
+    def _start_over(self, number: int, at: int) -> None:
+        """Under the append lock. The master deleted the topic of this queue: it counts from 0 again, from log
+        offset `at` on."""
+        found = next(
+            ((topic, queue) for each, topic, queue in self._control.queues() if each == number), None
+        )
+        lib.mq_control_queue_delete(self._control.handle, number)
+        if found is not None:
+            remove_queue(self._store.root, *found)
+            lib.mq_control_queue_set_begin(self._control.handle, self._number(*found), at)
 
     def _other_sizes(self, at: int) -> ConfigMismatch:
         return ConfigMismatch(

@@ -75,9 +75,11 @@ def _keep(root: Path, begin: int, end: int, file_size: int) -> Path:
             size = min(end, start + file_size, at + PIECE_SIZE) - at
             with (root / "commitlog" / f"{start:020}").open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), size, at - start)
-            os.pwrite(fd, data.ljust(size, b"\0"), at - begin)
-            at += size
+            at += os.pwrite(fd, data.ljust(size, b"\0"), at - begin)
         os.fsync(fd)
+    except BaseException:
+        path.unlink()  # It takes what space there is, and each attempt would leave one.
+        raise
     finally:
         os.close(fd)
     sync_names(directory)

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from mq.remoting.codec.json_body import JsonBody
+from mq.remoting.codec.wire_names import wire
 
 __all__ = [
     "DataVersion",
@@ -42,6 +43,8 @@ class TopicSettings(JsonBody):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] | None = None  # 5.x
+    # mq's own: where the log ended when the topic was made. RocketMQ's slaves ignore it.
+    begin_log_offset: int | None = wire("mqBeginLogOffset", default=None)
 
 
 class TopicTable(JsonBody):

@@ -87,6 +87,7 @@ def _kept(settings: KeptTopic) -> TopicSettings:
         settings.write_queue_count,
         settings.perm,
         order=settings.ordered,
+        begin_log_offset=settings.begin_log_offset or None,
     )
 
 

@@ -116,6 +116,16 @@ int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log
     return same;
 }
 
+/* Whether the last message that a queue has is of a later place in the log than a record. */
+static int is_of_before(mq_log *log, mq_queue *queue, int64_t next, const mq_record *record) {
+    int64_t log_offset;
+    int64_t tags_code;
+    int32_t size;
+    return next > atomic_load(&queue->entry->min) &&
+           mq_unit_read(queue, next - 1, &log_offset, &size, &tags_code) == 0 &&
+           log_offset > record->log_offset && mq_log_holds(log, queue, next - 1, log_offset, size);
+}
+
 /* 0, 2 at a gap, or a code. */
 static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, int from_start, int64_t hole,
                     int32_t *number) {
@@ -133,8 +143,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     int64_t next = atomic_load(&queue->entry->next);
     int64_t offset = record->queue_offset;
     if (offset < next) {
-        int64_t log_offset;
-        int64_t tags_code;
+        int64_t log_offset, tags_code;
         int32_t size;
         int result = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
@@ -158,6 +167,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         if (result) return result;
         next = 0;
     }
+    /* It is of a topic that was deleted, and had more messages than there are of the later one. */
+    if (offset >= next && is_of_before(log, queue, next, record)) return 0;
     if (offset > next && !from_start) return 2;
     /* A hostile record, since the log never had that many: the units of such a gap would fill the disk. */
     if (offset > MQ_OFFSET_MAX || (next && offset - next > record->log_offset / MQ_RECORD_SIZE_MIN)) return 0;

@@ -1,0 +1,270 @@
+"""What a replica takes over from its master besides the log: which topics there are, where their queues begin
+and end, and which files are old. It must be of this master, and of now."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker import leader
+from mq.broker.local import LocalBroker
+from mq.errors import ReplicaDiverged
+from mq.remoting.codec.bodies.settings import GroupSettings
+from mq.remoting.replica import directory as replica_directory
+from mq.remoting.replica import replica_threads
+from mq.remoting.replica.master import Master
+from mq.remoting.replica.replica import Replica
+from mq.store.check import problems
+from mq.store.store import Store
+from tests.support.cluster.ports import free_port
+from tests.support.replicas import eventually, follow, level, served
+from tests.support.store.small_store import fill, open_small
+
+pytestmark = pytest.mark.rounds
+
+INTERVAL = 0.05
+ROUNDS = 3  # of looks at the master's tables, after which all is as it will be
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has the tables taken over often; counts how often the master was asked for them."""
+    count = [0]
+    groups = Master.groups
+
+    def counted(master: Master) -> dict[str, GroupSettings]:
+        count[0] += 1
+        return groups(master)
+
+    monkeypatch.setattr(Master, "groups", counted)
+    monkeypatch.setattr(replica_threads, "TABLES_INTERVAL", INTERVAL)
+    monkeypatch.setattr(replica_threads, "LOOK_INTERVAL", INTERVAL)
+    return count
+
+
+def in_step(replica: Replica, master: LocalBroker, syncs: list[int]) -> None:
+    level(replica, master)
+    before = syncs[0]
+    eventually(lambda: syncs[0] >= before + ROUNDS, lambda: str(replica.error))
+
+
+def bodies(broker: mq.Broker, topic: str) -> list[bytes]:
+    return [
+        message.body
+        for queue in broker.topic(topic).queues
+        for message in queue.read(queue.min_offset, count_max=1000).messages
+    ]
+
+
+def consume(broker: LocalBroker, topic: str) -> None:
+    with mq.PullConsumer(broker, "billing") as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: bool(consumer.poll(1.0)))
+        consumer.commit()
+
+
+def test_another_store_at_the_masters_address_changes_nothing(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    port, ha_port = free_port((-2, 1)), free_port()
+    with open_small(tmp_path / "master") as broker, served(broker, port, ha_port) as server:
+        fill(broker, "orders", 30)
+        consume(broker, "orders")
+        replica = follow(server, directory)
+        in_step(replica, broker, syncs)
+    with open_small(tmp_path / "other") as other, served(other, port, ha_port):
+        fill(other, "others", 2)
+        eventually(lambda: replica.is_over, lambda: str(replica.error))
+        assert isinstance(replica.error, ReplicaDiverged)
+        time.sleep(10 * INTERVAL)
+        replica.close()
+    with mq.open(directory) as promoted:
+        assert promoted.topics() == ["orders"]
+        assert len(bodies(promoted, "orders")) == 30
+        assert sum(promoted.group("billing").offsets("orders").values()) > 0
+
+
+def test_no_file_is_deleted_at_the_word_of_a_master_whose_log_was_not_compared(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another one's: its HA port does not answer."""
+    monkeypatch.setattr(leader, "FIRST_RETENTION", INTERVAL)
+    monkeypatch.setattr(leader, "RETENTION_INTERVAL", INTERVAL)
+    with open_small(directory) as own:
+        fill(own, "orders", 300)
+        log_range = own.replication.log_range
+    with open_small(tmp_path / "master") as broker:
+        fill(broker, "orders", 300)
+        broker.expire(retention_hours=0)
+        assert broker.replication.log_range[0] > 0
+        with served(broker) as server:
+            wrong = mq.remoting.replicate("127.0.0.1:1", directory, broker=server.address, timeout=0.5)
+            time.sleep(10 * INTERVAL)
+            assert wrong.error is not None
+            wrong.close()
+    with mq.open(directory) as own:
+        assert own.replication.log_range == log_range
+        assert len(bodies(own, "orders")) == 300
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by-mq", "by-rocketmq"])
+def test_a_topic_made_anew_has_none_of_the_old_messages_after_a_recovery(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """A RocketMQ master does not tell where the new one begins: what tells is that it was away meanwhile."""
+    if not told:
+        topics = Master.topics
+        monkeypatch.setattr(
+            Master,
+            "topics",
+            lambda master: {
+                name: replace(settings, begin_log_offset=None) for name, settings in topics(master).items()
+            },
+        )
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        replica = follow(server, directory)
+        broker.create_topic("orders", 2)
+        fill(broker, "orders", 20, 2)
+        fill(broker, "others", 5)
+        in_step(replica, broker, syncs)
+        broker.delete_topic("orders")
+        if not told:
+            in_step(replica, broker, syncs)
+        broker.create_topic("orders", 2)
+        fill(broker, "orders", 3, prefix="again")
+        fill(broker, "others", 2)
+        in_step(replica, broker, syncs)
+        replica.close()
+    (directory / "mq" / "control").unlink()  # As after a reboot, and as where a tail is truncated.
+    (directory / "abort").touch()
+    with mq.open(directory) as promoted:
+        assert bodies(promoted, "orders") == [b"again 0", b"again 1", b"again 2"]
+        assert promoted.topic("orders").send(b"next").queue_offset <= 3
+        assert list(problems(directory)) == []
+
+
+def test_a_queue_goes_on_where_the_master_was_though_all_of_it_was_deleted_there(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    with open_small(tmp_path / "master") as broker:
+        fill(broker, "quiet", 30)
+        consume(broker, "quiet")
+        fill(broker, "busy", 300)
+        broker.expire(retention_hours=0)
+        quiet = broker.topic("quiet").queues[0]
+        assert (quiet.min_offset, quiet.max_offset) == (30, 30)
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        quiet = promoted.topic("quiet").queues[0]
+        assert (quiet.min_offset, quiet.max_offset) == (30, 30)
+        fill(promoted, "quiet", 2, prefix="new")
+        assert [message.body for message in quiet.read(30).messages] == [b"new 0", b"new 1"]
+    assert list(problems(directory)) == []
+
+
+def test_a_message_of_such_a_queue_comes_after_that(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    with open_small(tmp_path / "master") as broker:
+        fill(broker, "quiet", 30)
+        fill(broker, "busy", 300)
+        broker.expire(retention_hours=0)
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+            fill(broker, "quiet", 3, prefix="new")
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        assert promoted.topic("quiet").queues[0].min_offset == 30
+        assert bodies(promoted, "quiet") == [b"new 0", b"new 1", b"new 2"]
+    assert list(problems(directory)) == []
+
+
+def test_a_topic_that_was_deleted_before_the_replica_began_stays_away(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    with open_small(tmp_path / "master") as broker:
+        fill(broker, "gone", 10)
+        broker.delete_topic("gone")
+        fill(broker, "orders", 3)
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        assert promoted.topics() == ["orders"]
+        promoted.create_topic("gone", 1)
+        assert bodies(promoted, "gone") == []
+
+
+def test_topics_come_and_go_under_load(tmp_path: Path, directory: Path, syncs: list[int]) -> None:
+    """What is told of topics is never of now: none may be deleted that was made since."""
+    with open_small(tmp_path / "master") as broker:
+        with served(broker) as server, follow(server, directory) as replica:
+            for number in range(40):
+                fill(broker, f"topic-{number % 3}", 4, prefix=f"{number}")
+                if number % 4 == 3:
+                    broker.delete_topic(f"topic-{number % 3}")
+                    fill(broker, f"topic-{number % 3}", 2, prefix=f"{number}again")
+            in_step(replica, broker, syncs)
+        expected = {topic: bodies(broker, topic) for topic in broker.topics()}
+    with mq.open(directory) as promoted:
+        assert {topic: bodies(promoted, topic) for topic in promoted.topics()} == expected
+    assert list(problems(directory)) == []
+
+
+def test_it_goes_on_where_the_store_could_not_be_opened_again(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+
+    def opened(*arguments: Any, **options: Any) -> Store:
+        if not opens and failures:
+            raise failures.pop()
+        opens[:] = opens[1:]
+        return Store(*arguments, **options)
+
+    opens = [True]
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        fill(broker, "orders", 10)
+        with follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+        with mq.open(directory) as own:
+            fill(own, "orders", 5, prefix="own")
+        fill(broker, "orders", 3, prefix="later")
+        monkeypatch.setattr(replica_directory, "Store", opened)
+        with follow(server, directory) as replica:
+            level(replica, broker)
+            assert not failures
+
+
+def test_a_truncated_tail_that_cannot_be_kept_takes_no_space(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again, and each attempt would leave a file."""
+    failures = [OSError(errno.ENOSPC, "No space left on device")] * 3
+    pwrite = os.pwrite
+
+    def failing(fd: int, data: bytes, at: int) -> int:
+        if failures and "diverged" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            raise failures.pop()
+        return pwrite(fd, data, at)
+
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        fill(broker, "orders", 10)
+        with follow(server, directory) as replica:
+            level(replica, broker)
+        with mq.open(directory) as own:
+            fill(own, "orders", 5, prefix="own")
+        fill(broker, "orders", 3, prefix="later")
+        monkeypatch.setattr(os, "pwrite", failing)
+        with follow(server, directory) as replica:
+            level(replica, broker)
+            [cut] = replica.cuts
+            assert not failures
+    assert [str(file) for file in (directory / "mq" / "diverged").iterdir()] == [cut[2]]
