@@ -48,7 +48,7 @@ class Tables:
         reached that: a topic that the master lacks is deleted here too."""
         with self._topics.changing():
             known = self._topics.load()
-            changed = dict[str, KeptTopic | None]()
+            changed, later = dict[str, KeptTopic | None](), dict[str, int]()
             for name, settings in told.items():
                 if not _is_name(name):
                     continue
@@ -56,9 +56,11 @@ class Tables:
                 kept = _kept(settings, before, self._log.begins.get(name, 0))
                 begins = kept.begin_log_offset, before.begin_log_offset if before is not None else 0
                 if begins[0] > begins[1]:
-                    self._log.begin_topic(name, begins[0])
+                    later[name] = begins[0]
                 if before != kept or begins[0] != begins[1]:
                     changed[name] = kept
+            if later:
+                self._log.begin_topics(later)
             if end is not None:
                 changed |= dict.fromkeys(self._delete_others(told, known, end))
             if changed:
@@ -77,7 +79,8 @@ class Tables:
         others = [name for name in lacking if not is_system_topic(name)]
         if not others:
             self._checked = checked
-        return [name for name in others if self._log.delete_topic(name, end)]
+            return []
+        return self._log.delete_topics(others, end)
 
     def without_ends(self, told: Mapping[str, TopicSettings]) -> list[str]:
         """Topics with queues that the log has no message of, since it begins later than the master's did: it
@@ -152,7 +155,8 @@ def _is_name(name: str) -> bool:
 
 def _kept(told: TopicSettings, known: KeptTopic | None, begin: int) -> KeptTopic:
     """begin: no message of the topic comes before this log offset. A RocketMQ master does not tell."""
-    begin = max(told.begin_log_offset or 0, begin, known.begin_log_offset if known is not None else 0)
+    own = told.begin_log_offset or 0
+    begin = max(own if own < OFFSET_MAX else 0, begin, known.begin_log_offset if known is not None else 0)
     others = {
         **(known.others if known is not None else {}),
         "attributes": told.attributes or {},

@@ -6,6 +6,7 @@ may begin at any file of its master's. Queues begin with the first message that 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +79,7 @@ class FollowedLog:
             at = int(followed.end)
             if followed.stopped != lib.MQ_FOLLOW_AGAIN:
                 break
-            with self._locked():
-                self._start_over(int(followed.queue), at)
-            self._store.topics_changed()
+            self._start_over(int(followed.queue), at)
         if followed.stopped == lib.MQ_FOLLOW_SIZES:
             raise self._other_sizes(at)
         if followed.stopped != lib.MQ_FOLLOW_MORE:
@@ -118,26 +117,27 @@ class FollowedLog:
         """Have on disk what is appended."""
         check(lib.mq_log_flush(self._store.live(), self.end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
 
-    def delete_topic(self, topic: str, end: int) -> bool:
-        """Forget the queues of a topic, unless the log has a message of it from `end` on; whether they are
-        gone."""
+    def delete_topics(self, topics: Collection[str], end: int) -> list[str]:
+        """Forget the queues of topics, but of those of which the log has a message from `end` on; which are
+        gone now."""
         with self._locked():
-            if any(self._last_message(number) >= end for number in self._numbers(topic)):
-                return False
-            self.begins[topic] = end
-            if self._control.delete_queues(topic):
-                remove_queues(self._store.root, topic)
+            stay = {topic for number, topic, _ in self._queues(topics) if self._last_message(number) >= end}
+            gone = [topic for topic in topics if topic not in stay]
+            for topic in gone:
+                self.begins[topic] = end
+                if self._control.delete_queues(topic):
+                    remove_queues(self._store.root, topic)
         self._store.topics_changed()
-        return True
+        return gone
 
-    def begin_topic(self, topic: str, at: int) -> None:
-        """What the log has of a topic before log offset `at` is of one of that name that was deleted."""
+    def begin_topics(self, begins: Mapping[str, int]) -> None:
+        """What the log has of a topic before this log offset is of one of that name that was deleted."""
         with self._locked():
-            for number in self._numbers(topic):
-                if 0 <= self._last_message(number) < at:
-                    self._start_over(number, at)
+            for number, topic, queue_id in self._queues(begins):
+                if 0 <= self._last_message(number) < begins[topic]:
+                    self._make_anew(number, topic, queue_id, begins[topic])
                 else:
-                    lib.mq_control_queue_set_begin(self._control.handle, number, at)
+                    lib.mq_control_queue_set_begin(self._control.handle, number, begins[topic])
         self._store.topics_changed()
 
     def topics(self) -> set[str]:
@@ -170,8 +170,9 @@ class FollowedLog:
     def _locked(self) -> AbstractContextManager[object]:
         return append_lock(self._store.live(), self._store.root)
 
-    def _numbers(self, topic: str) -> list[int]:
-        return [number for number, name, _ in self._control.queues() if name == topic]
+    def _queues(self, topics: Container[str]) -> list[tuple[int, str, int]]:
+        """Number, topic and queue id of the queues of some topics."""
+        return [each for each in self._control.queues() if each[1] in topics]
 
     def _number(self, topic: str, queue_id: int) -> int:
         name = topic.encode()
@@ -187,15 +188,19 @@ class FollowedLog:
         return int(log_offset[0])
 
     def _start_over(self, number: int, at: int) -> None:
-        """Under the append lock. The master deleted the topic of this queue: it counts from 0 again, from log
-        offset `at` on."""
-        found = next(
-            ((topic, queue) for each, topic, queue in self._control.queues() if each == number), None
-        )
+        """The master deleted the topic of this queue: it counts from 0 again, from log offset `at` on."""
+        with self._locked():
+            for each, topic, queue_id in self._control.queues():
+                if each == number:
+                    self._make_anew(number, topic, queue_id, at)
+                    break
+        self._store.topics_changed()
+
+    def _make_anew(self, number: int, topic: str, queue_id: int, at: int) -> None:
+        """Under the append lock."""
         lib.mq_control_queue_delete(self._control.handle, number)
-        if found is not None:
-            remove_queue(self._store.root, *found)
-            lib.mq_control_queue_set_begin(self._control.handle, self._number(*found), at)
+        remove_queue(self._store.root, topic, queue_id)
+        lib.mq_control_queue_set_begin(self._control.handle, self._number(topic, queue_id), at)
 
     def _other_sizes(self, at: int) -> ConfigMismatch:
         return ConfigMismatch(
