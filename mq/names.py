@@ -64,6 +64,15 @@ def is_system_group(name: str) -> bool:
     return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have this name, wherever it comes from."""
+    try:
+        check_topic(name)
+    except TopicInvalid:
+        return False
+    return True
+
+
 def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 

@@ -138,7 +138,7 @@ class Claim(Protocol):
 
     def reserve(self, seconds: float) -> None:
         """Have nobody but this client own the queue for so many seconds from now, whatever becomes of the
-        claim and this process; 0: no longer. For a client elsewhere that goes by a lock of its own."""
+        claim and this process. For a client elsewhere that goes by a lock of its own."""
         ...
 
     def release(self) -> None:
@@ -208,6 +208,10 @@ class Membership(Versioned, Protocol):
     def claim(self, queue: MessageQueue) -> Claim | None:
         """Own a queue from now on. None while another live member has it, whose release or death makes
         version() grow."""
+        ...
+
+    def unreserve(self, queue: MessageQueue) -> None:
+        """Let others own a queue that was reserved for this client, by this claim of it or an earlier one."""
         ...
 
     def leave(self) -> None:

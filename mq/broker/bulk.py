@@ -17,7 +17,6 @@ from mq.broker.topics.registry import Catalog
 from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.names import UNSENDABLE_TOPICS, is_system_topic
-from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.log.multi_append import BulkWriter
 from mq.store.log.size_limits import ROOM_MAX
 from mq.store.queue.arrow import ArrowReader, Scan
@@ -144,8 +143,7 @@ class LocalBulk:
         """Where the log ended when the topic was made, the last time: what lies before is of another topic of
         this name. 0 where nobody noted it, as in a directory that RocketMQ made."""
         settings = self._catalog.current().get(topic)
-        begin = settings.others.get(BEGIN_MEMBER, 0) if settings else 0
-        return begin if isinstance(begin, int) else 0
+        return settings.begin_log_offset if settings else 0
 
     def release(self) -> int:
         """Let go of files that retention removed, which take up space until then; how many. May be called

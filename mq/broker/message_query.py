@@ -16,7 +16,6 @@ from mq.errors import MessageNotFound, StoreFull, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_topic
 from mq.properties import value_of
-from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.settings import STORE_PORT
 from mq.store.queue.reader import Reader
 from mq.store.store import Store
@@ -48,10 +47,10 @@ class Finder:
             if found is not None and found.log_offset == log_offset and found.offset_msg_id == msg_id.upper():
                 return found
         if 1 <= len(msg_id) <= 256 and msg_id.isprintable():
-            beyond = self._index_up(msg_id)
+            unindexed = self._unindexed(msg_id)
             newest: MessageExt | None = None
             for topic in self._topics():
-                for candidate in self._candidates(topic, msg_id, beyond):
+                for candidate in self._candidates(topic, msg_id, unindexed):
                     # What recalls a message has its id, and is none.
                     if candidate.msg_id == msg_id and value_of(candidate.encoded, MARKS) is None:
                         if newest is None or candidate.log_offset > newest.log_offset:
@@ -74,9 +73,9 @@ class Finder:
         if topic not in self._topics():
             raise TopicNotFound(topic)
         check_query(key, count_max)
-        beyond = self._index_up(key)
+        unindexed = self._unindexed(key)
         found: list[MessageExt] = []
-        for candidate in self._candidates(topic, key, beyond, begin_ms, end_ms):
+        for candidate in self._candidates(topic, key, unindexed, begin_ms, end_ms):
             if _has(candidate, key) and _within(candidate, begin_ms, end_ms):
                 found.append(candidate)
                 if len(found) == count_max:
@@ -85,14 +84,14 @@ class Finder:
 
     def of_unique_id(self, topic: str, unique_id: str) -> Iterator[MessageExt]:
         """All messages of a topic, whichever it is, that have this unique id, the newest first."""
-        beyond = self._index_up(unique_id)
+        unindexed = self._unindexed(unique_id)
         if topic in self._topics():
-            for candidate in self._candidates(topic, unique_id, beyond):
+            for candidate in self._candidates(topic, unique_id, unindexed):
                 if candidate.msg_id == unique_id:
                     yield candidate
 
-    def _index_up(self, key: str) -> list[MessageExt]:
-        """The messages of a key that are not in the index all the same, the newest first."""
+    def _unindexed(self, key: str) -> list[MessageExt]:
+        """Bring the index up to date. The messages of a key that it lacks all the same, the newest first."""
         if self._store.read_only:
             return []
         try:
@@ -102,17 +101,17 @@ class Finder:
         return []
 
     def _candidates(
-        self, topic: str, key: str, beyond: list[MessageExt], begin_ms: int = 0, end_ms: int | None = None
+        self, topic: str, key: str, unindexed: list[MessageExt], begin_ms: int = 0, end_ms: int | None = None
     ) -> Iterator[MessageExt]:
-        """The messages of a topic that may have a key, the newest first. beyond: see _index_up()."""
+        """The messages of a topic that may have a key, the newest first. unindexed: see _unindexed()."""
         visible = self._store.visible_end()
         settings = self._topics().get(topic)
         if settings is None:
             return  # It was deleted meanwhile, with all that was in it.
-        begin = int(settings.others.get(BEGIN_MEMBER, 0))
-        yield from (each for each in beyond if each.topic == topic and each.log_offset >= begin)
+        begin = settings.begin_log_offset
+        yield from (each for each in unindexed if each.topic == topic and each.log_offset >= begin)
         # The last of the index may be of a part that it has not got to the end of.
-        end = min([visible, *(each.log_offset for each in beyond)])
+        end = min([visible, *(each.log_offset for each in unindexed)])
         for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
             if log_offset >= end:
                 continue

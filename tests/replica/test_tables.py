@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from mq.remoting.replica import replica_threads
 from mq.remoting.replica.master import Master
 from mq.remoting.replica.replica import Replica
 from mq.store.check import problems
+from mq.store.log.follow import FollowedLog, Taken
 from mq.store.store import Store
 from tests.support.cluster.ports import free_port
 from tests.support.replicas import eventually, follow, level, served
@@ -268,3 +270,88 @@ def test_a_truncated_tail_that_cannot_be_kept_takes_no_space(
             [cut] = replica.cuts
             assert not failures
     assert [str(file) for file in (directory / "mq" / "diverged").iterdir()] == [cut[2]]
+
+
+def test_a_topic_that_began_behind_the_replicas_log_has_what_is_sent_to_it_as_a_master(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are ahead of the log: the master dies while the replica catches up."""
+    append = FollowedLog.append
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        fill(broker, "orders", 20)
+        with follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+            monkeypatch.setattr(FollowedLog, "append", lambda _log, at, _data: Taken(at, 0, 1 << 30))
+            fill(broker, "orders", 200)
+            broker.delete_topic("orders")
+            broker.create_topic("orders", 1)
+            broker.create_topic("fresh", 1)
+            eventually(lambda: '"fresh"' in (directory / "config" / "topics.json").read_text())
+            end = replica.offset
+    monkeypatch.setattr(FollowedLog, "append", append)
+    with mq.open(directory) as promoted:
+        assert promoted.replication.log_range[1] == end
+        sent = fill(promoted, "fresh", 40)
+        assert len(sent) == 40
+        [last] = promoted.topic("fresh").queues[0].read(39).messages
+        assert last.keys
+        assert [each.body for each in promoted.query("fresh", last.keys[0])] == [last.body]
+
+
+def test_what_was_deleted_in_the_part_that_the_replica_lacks_stays_away(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, ready = FollowedLog.append, threading.Event()
+
+    def held_append(log: FollowedLog, at: int, data: bytes | bytearray | memoryview) -> Taken:
+        assert ready.wait(60)
+        return append(log, at, data)
+
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        fill(broker, "others", 5)
+        with follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+        fill(broker, "orders", 5)
+        broker.delete_topic("orders")
+        broker.create_topic("orders", 1)
+        monkeypatch.setattr(FollowedLog, "append", held_append)
+        with follow(server, directory) as replica:
+            eventually(lambda: '"orders"' in (directory / "config" / "topics.json").read_text())
+            ready.set()
+            fill(broker, "others", 1)
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        assert bodies(promoted, "orders") == []
+        assert len(bodies(promoted, "others")) == 6
+
+
+def test_a_topic_that_may_not_be_read_holds_nothing_up(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    """The master tells no ends of its queues."""
+    with open_small(tmp_path / "master") as broker:
+        fill(broker, "busy", 300)
+        broker.expire(retention_hours=0)
+        broker.create_topic("inbox", 1, perm="w")
+        consume(broker, "busy") if fill(broker, "busy", 3) else None
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        assert promoted.topics() == ["busy", "inbox"]
+        assert promoted.group("billing").offsets("busy")
+
+
+def test_many_topics_are_deleted_while_the_log_grows(
+    tmp_path: Path, directory: Path, syncs: list[int]
+) -> None:
+    with open_small(tmp_path / "master") as broker:
+        for number in range(600):
+            broker.create_topic(f"topic-{number}", 1).send(b"x")
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+            for number in range(550):
+                broker.delete_topic(f"topic-{number}")
+            in_step(replica, broker, syncs)
+    with mq.open(directory) as promoted:
+        assert len(promoted.topics()) == 50
+    assert len(list((directory / "consumequeue").iterdir())) == 50

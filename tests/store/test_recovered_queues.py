@@ -376,6 +376,25 @@ def test_what_only_the_files_of_a_queue_knew_is_given_out_to_nobody_again(
         assert send(after, "A", 0, b"new").queue_offset >= 45
 
 
+def test_a_name_that_a_power_cut_took_is_of_no_queue(
+    directory: Path, reboot: Callable[[Path, int], None]
+) -> None:
+    """Of the control file one page came to disk and another did not."""
+    control = directory / "mq" / "control"
+    with open_small(directory) as broker:
+        for topic in ("first-topic", "other-topic"):
+            broker.create_topic(topic, 1)
+            fill(broker, topic, 200)
+        assert expire_at(broker, FOR_EVER_MS) > 0
+        expected = contents(broker)
+        torn = control.read_bytes().replace(b"first-topic", bytes(len("first-topic")))
+    control.write_bytes(torn)
+    reboot(directory, 0)
+    with open_small(directory) as after:
+        assert contents(after) == expected
+    assert list(problems(directory)) == []
+
+
 def test_deleted_topics_are_none_for_who_only_reads_after_a_crash(directory: Path) -> None:
     with open_small(directory) as broker:
         for topic in ("A", "B"):

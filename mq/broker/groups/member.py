@@ -39,6 +39,7 @@ from mq.store.shared.group_slots import (
     NOTE_AT,
     NOTE_SIZE,
     OWNER,
+    RESERVED_UNTIL,
     TURN,
     WANTED_BY,
     queue_byte,
@@ -88,7 +89,6 @@ class LocalMembership:
         self._refused: set[MessageQueue] = set()
         self._refused_at = -1
         self._client = xxhash.xxh3_64_intdigest(member.client_id.encode()) >> 1
-        self._awaited: dict[int, int] = {}  # number of a queue reserved for another client, and until when
         self._looked = monotonic()
         self._counters: Any = self.file.counters
         self._words: Any = self.file.words
@@ -98,6 +98,7 @@ class LocalMembership:
         self._use_slot(slot)
 
     def _use_slot(self, slot: MemberSlot) -> None:
+        self._awaited: dict[int, int] = {}  # number of a queue reserved for another client, and until when
         self.slot = slot
         self.place = slot.place
         self._fd = slot.fd
@@ -258,7 +259,17 @@ class LocalMembership:
     def reserve(self, number: int, seconds: float) -> None:
         """For the owner of a queue."""
         if self.file.has(number):
-            reserve_slot(self._words, number, self._client, end_of(seconds) if seconds else 0)
+            reserve_slot(self._words, number, self._client, end_of(seconds))
+
+    def unreserve(self, queue: MessageQueue) -> None:
+        """See Membership.unreserve."""
+        self._live()
+        number = self._groups.numbers.find(queue.topic, queue.queue_id)
+        until = self._words[slot_word(number) + RESERVED_UNTIL] if self.file.has(number) else 0
+        if until and not reserved_until(self._words, number, self._client):
+            # In one step: another client may have reserved it by now.
+            self.file.swap(slot_word(number) + RESERVED_UNTIL, until, 0)
+            self._tell()
 
     def puller(self, queue: MessageQueue) -> Puller:
         """For the owner of a queue."""

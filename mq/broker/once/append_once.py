@@ -47,7 +47,6 @@ from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
 from mq.store.dedup.table import BUCKET_COUNT, CLAIMED, EVER, KNOWN, NEW, Bucket, SentKeys, digest_of
-from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.index.find_records import EVERYWHERE, stored
 from mq.store.log.reappend import Copies, changed
 from mq.store.queue.reader import Reader
@@ -268,7 +267,7 @@ class Dedup:
         """Records below belong to a topic of this name that was deleted."""
         settings = self._topics().get(topic)
         # A topic that does not exist yet has no messages: those of this name belong to a deleted one.
-        return NO_MESSAGES if settings is None else int(settings.others.get(BEGIN_MEMBER, 0))
+        return NO_MESSAGES if settings is None else settings.begin_log_offset
 
     def _result(self, first: MessageExt, topic: str) -> SendResult:
         """What the first sender of it was told."""

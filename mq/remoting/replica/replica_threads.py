@@ -5,17 +5,20 @@ The threads hold a reference to this object, so close() must end them.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from mq.errors import MQError, RemotingError, TopicNotFound
+from mq.errors import MQError, RemotingError
 from mq.remoting.replica.directory import ReplicaDirectory
 from mq.remoting.replica.follower import Follower
 from mq.remoting.replica.master import Master
 
 __all__ = ["ReplicaThreads"]
+
+log = logging.getLogger("mq.remoting")
 
 LOOK_INTERVAL = 1.0  # seconds, at the end of the master's log
 TABLES_INTERVAL = 3.0  # RocketMQ: 10 s in 4.9, 60 s in 5.x
@@ -87,24 +90,31 @@ class ReplicaThreads:
         end, topics = master.log_range().end, master.topics()
         offsets, delays, groups = master.consumer_offsets(), master.delay_offsets(), master.groups()
         tables = self.directory.tables
-        queue_ends = self._queue_ends(master, tables.without_ends(topics))
         # Another one may have answered, that came up in its place.
         if follower.stream is not stream:
             return
         tables.put_topics(topics, end if self.end >= end else None)
-        for topic, ends in queue_ends.items():
-            tables.put_ends(topic, ends)
         tables.put_offsets(offsets)
         tables.put_delays(delays)
         tables.put_groups(groups)
+        queue_ends = self._queue_ends(master, tables.without_ends(topics))
+        # They count once the log has all that the queues had then.
+        if queue_ends and self.end >= master.log_range().end and follower.stream is stream:
+            for topic, ends in queue_ends.items():
+                tables.put_ends(topic, ends)
 
     def _queue_ends(self, master: Master, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-        """The ends of the queues of topics; none before the log has all that they had then."""
+        """The ends of the queues of topics; of one that the master does not tell, none."""
         found = dict[str, dict[int, int]]()
         for topic in topics:
-            with suppress(TopicNotFound):  # It is deleted by now.
+            try:
                 found[topic] = master.queue_ends(topic)
-        return found if found and self.end >= master.log_range().end else {}
+            except RemotingError as error:
+                if error.code is None:
+                    raise  # There is no answer.
+                log.info("%s: %s", self.directory.path, error)
+                found[topic] = {}
+        return found
 
     def close(self) -> None:
         """Stop replicating. Idempotent."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from mq.broker.topics.config import Topics
 from mq.broker.topics.config import TopicSettings as KeptTopic
-from mq.errors import TopicInvalid
-from mq.names import check_topic, is_system_topic
+from mq.names import is_system_topic, is_topic_name
 from mq.remoting.codec.bodies.consuming import ConsumerOffsets
 from mq.remoting.codec.bodies.settings import DelayOffsets, GroupSettings, GroupTable, TopicSettings
 from mq.remoting.codec.json_body import to_json
@@ -50,14 +49,13 @@ class Tables:
             known = self._topics.load()
             changed, later = dict[str, KeptTopic | None](), dict[str, int]()
             for name, settings in told.items():
-                if not _is_name(name):
+                if not is_topic_name(name):
                     continue
                 before = known.get(name)
-                kept = _kept(settings, before, self._log.begins.get(name, 0))
-                begins = kept.begin_log_offset, before.begin_log_offset if before is not None else 0
-                if begins[0] > begins[1]:
-                    later[name] = begins[0]
-                if before != kept or begins[0] != begins[1]:
+                kept = _kept(settings, before, self._begin(name, settings, before))
+                if kept.begin_log_offset > (before.begin_log_offset if before is not None else 0):
+                    later[name] = kept.begin_log_offset
+                if kept != before or name in later:
                     changed[name] = kept
             if later:
                 self._log.begin_topics(later)
@@ -66,6 +64,12 @@ class Tables:
             if changed:
                 self._topics.change(known, changed)
                 self._store.topics_changed()
+
+    def _begin(self, name: str, told: TopicSettings, known: KeptTopic | None) -> int:
+        """Where the log ended when the topic was made, as far as the replica's has got: what it appends as a
+        master belongs to the topic. A RocketMQ master does not tell."""
+        begin = min(told.begin_log_offset or 0, self._log.end)
+        return max(begin, self._log.begins.get(name, 0), known.begin_log_offset if known is not None else 0)
 
     def _delete_others(
         self, told: Mapping[str, TopicSettings], known: Mapping[str, KeptTopic], end: int
@@ -90,7 +94,8 @@ class Tables:
         queues, found = self._log.queues_with_messages(), []
         for name in told.keys() - self._has_ends:
             count = max(told[name].read_queue_nums, told[name].write_queue_nums)
-            if not _is_name(name) or all((name, each) in queues for each in range(min(count, QUEUES_MAX))):
+            ids = range(min(count, QUEUES_MAX))
+            if not is_topic_name(name) or all((name, each) in queues for each in ids):
                 self._has_ends.add(name)
             else:
                 found.append(name)
@@ -144,19 +149,7 @@ class Tables:
         self._written[name] = text
 
 
-def _is_name(name: str) -> bool:
-    """Whether it is a valid topic name: it comes from the other end and becomes a path."""
-    try:
-        check_topic(name)
-    except TopicInvalid:
-        return False
-    return True
-
-
 def _kept(told: TopicSettings, known: KeptTopic | None, begin: int) -> KeptTopic:
-    """begin: no message of the topic comes before this log offset. A RocketMQ master does not tell."""
-    own = told.begin_log_offset or 0
-    begin = max(own if own < OFFSET_MAX else 0, begin, known.begin_log_offset if known is not None else 0)
     others = {
         **(known.others if known is not None else {}),
         "attributes": told.attributes or {},

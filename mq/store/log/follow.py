@@ -6,7 +6,7 @@ may begin at any file of its master's. Queues begin with the first message that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ __all__ = ["FollowedLog", "Taken"]
 
 BLANK_SIZE = int(lib.MQ_BLANK_SIZE)
 FLUSH_TIMEOUT_MS = 60_000
+DELETED_AT_ONCE = 200  # topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class FollowedLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._followed = ffi.new("mq_followed *")
-        # Topic to a log offset before which what it has is of one of that name that was deleted.
+        # Of topics that were deleted since the store was opened: a log offset before which all that the log
+        # has of the name is of the deleted one.
         self.begins: dict[str, int] = {}
 
     @property
@@ -117,17 +119,28 @@ class FollowedLog:
         """Have on disk what is appended."""
         check(lib.mq_log_flush(self._store.live(), self.end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
 
-    def delete_topics(self, topics: Collection[str], end: int) -> list[str]:
+    def delete_topics(self, topics: Sequence[str], end: int) -> list[str]:
         """Forget the queues of topics, but of those of which the log has a message from `end` on; which are
         gone now."""
-        with self._locked():
-            stay = {topic for number, topic, _ in self._queues(topics) if self._last_message(number) >= end}
-            gone = [topic for topic in topics if topic not in stay]
-            for topic in gone:
-                self.begins[topic] = end
-                if self._control.delete_queues(topic):
-                    remove_queues(self._store.root, topic)
-        self._store.topics_changed()
+        gone: list[str] = []
+        # Not all at once: what the log gets waits meanwhile.
+        for begin in range(0, len(topics), DELETED_AT_ONCE):
+            with self._locked():
+                gone += self._delete(topics[begin : begin + DELETED_AT_ONCE], end)
+        self.begins |= dict.fromkeys(gone, end)
+        if gone:
+            self._store.topics_changed()
+        return gone
+
+    def _delete(self, topics: Sequence[str], end: int) -> list[str]:
+        queues = self._queues(set(topics))
+        stay = {topic for number, topic, _ in queues if self._last_message(number) >= end}
+        for number, topic, _ in queues:
+            if topic not in stay:
+                lib.mq_control_queue_delete(self._control.handle, number)
+        gone = [topic for topic in topics if topic not in stay]
+        for topic in gone:
+            remove_queues(self._store.root, topic)
         return gone
 
     def begin_topics(self, begins: Mapping[str, int]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
+from mq.names import is_topic_name
 from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.layouts import check_control, check_layouts, packed
 from mq.store.directory.log_begin import read_log_begin
@@ -146,7 +147,10 @@ def _of_control(root: Path, sizes: FileSizes, lock_mtime: int) -> Hint:
         control = Control(root / "mq" / "control", create=False, peek=True)
         if control.get(lib.MQ_FILE_SIZE) != sizes.commitlog_file_size:
             return found
-        found.names = {number: (topic, queue_id) for number, topic, queue_id in control.queues()}
+        # Of a name that no topic has the page was not written when the power failed.
+        found.names = {
+            number: (topic, queue_id) for number, topic, queue_id in control.queues() if is_topic_name(topic)
+        }
         found.queues = {
             queue: (control.min_offset(n), control.next_offset(n)) for n, queue in found.names.items()
         }

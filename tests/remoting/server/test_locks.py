@@ -188,3 +188,14 @@ def test_a_queue_that_was_pulled_without_a_lock_is_free_at_once(
     assert local.claim(QUEUE) is None
     lose(client, broker)
     assert local.claim(QUEUE) is not None
+
+
+def test_an_unlock_of_what_another_member_has_wants_nothing(
+    broker: LocalBroker, servers: list[Server], local: Membership
+) -> None:
+    client = joined(servers[0])
+    assert local.claim(QUEUE) is not None
+    client.ask(UnlockQueues(), to_json(QueueLock(GROUP, "one", (QUEUE,))))
+    [state] = broker.consumer_groups.states(GROUP, "orders")
+    assert "waiting" not in state.reason
+    client.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mq.api.beginning import first_offset
 from mq.api.broker import Assigned, ConsumerGroups, Member, MessageQueue, Puller, QueueState, Subscription
@@ -212,12 +212,13 @@ class MemoryMembership:
 
     def claim(self, queue: MessageQueue) -> MemoryClaim | None:
         with self._changed:
-            owner = self._state.owners.get(queue)
-            if owner is not None:
-                return owner if owner.member is self else None
-            claim = self._state.owners[queue] = MemoryClaim(self._state, queue, self)
-            self._state.touch()
-            return claim
+            owners = self._state.owners
+            if queue not in owners:
+                owners[queue] = MemoryClaim(self._state, queue, self)
+                self._state.touch()
+            return owners[queue] if owners[queue].member is self else None
+
+    def unreserve(self, queue: MessageQueue) -> None: ...
 
     def leave(self) -> None:
         with self._changed:
@@ -260,8 +261,7 @@ class MemoryClaim(LastingClaim):
     def puller(self) -> Puller:
         return self._broker.puller(self.queue)
 
-    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
-        given = {"delay_level": delay_level, "max_reconsume_times": max_reconsume_times}
+    def send_back(self, message: MessageExt, **given: Any) -> bool:
         return self._broker.send_back(message, self._state.name, **given)
 
     def release(self) -> None:

@@ -118,6 +118,9 @@ class RemoteMembership:
         self._instance.arrivals.expect(queue)
         return claim
 
+    def unreserve(self, queue: MessageQueue) -> None:
+        """Nothing: the broker has the locks."""
+
     def leave(self) -> None:
         """See Membership.leave."""
         if self._is_gone:

@@ -202,9 +202,9 @@ class RemoteMember:
 
     def unlock(self, queue: MessageQueue) -> None:
         """Release the queue: the client does nothing more by its lock, of whichever server it has it."""
-        kept = self.have(queue)
+        self.membership.unreserve(queue)
+        kept = self.kept(queue)
         if kept is not None:
-            kept.claim.reserve(0)
             self._drop(queue, kept)
 
     def _drop(self, queue: MessageQueue, kept: Kept) -> None:
@@ -252,13 +252,13 @@ class RemoteMember:
             if self._has_left:
                 return
             self._has_left = True
-            kept, self._kept = list(self._kept.values()), {}
+            kept, self._kept = self._kept, {}
         try:
             with ExitStack() as leaving:  # All of it, whichever fails.
                 leaving.callback(self.membership.leave)
-                for each in kept:
+                for queue, each in kept.items():
                     leaving.callback(each.claim.release)
                     if is_done:
-                        leaving.callback(each.claim.reserve, 0)  # Before that: the last one is called first.
+                        leaving.callback(self.membership.unreserve, queue)  # Before all that.
         except MQError as error:
             log.debug("group %s: %s left: %s", self.group, self.client_id, error)
