@@ -15,6 +15,7 @@ import click
 import mq
 from mq.api.broker import DirectoryBroker
 from mq.cli.cluster_options import SCHEME, ClusterOptions
+from mq.store.directory.root import holds_store
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -42,8 +43,8 @@ class Session:
         """
         if self.is_remote:
             return self.cluster.open(self.target)
-        if not create and not Path(self.target).exists():
-            raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
+        if not create:
+            self.need_store()
         return mq.open(self.target, create=create, flush=flush, duties=duties)
 
     @property
@@ -57,6 +58,14 @@ class Session:
         self.need_directory(what)
         with self.open() as broker:
             yield cast(DirectoryBroker, broker)
+
+    def need_store(self) -> None:
+        """Raise FileNotFoundError if the target is a directory without a store: a wrong path, or one at which
+        nothing is mounted yet."""
+        if not Path(self.target).exists():
+            raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
+        if Path(self.target).is_dir() and not holds_store(Path(self.target)):
+            raise FileNotFoundError(errno.ENOENT, "there is no store in this directory", self.target)
 
     def need_directory(self, what: str) -> None:
         """Raise NotSupported if the target is a cluster."""

@@ -2,15 +2,17 @@
 
 Each queue is copied into the queue of the same place in line, in its order, by one thread: body, tag, keys,
 properties and the unique id stay; times, offsets and what RocketMQ adds of its own are the target's. A copy
-that died goes on after the message that the target's queue has last, which it finds on the source by its
-unique id: at the offset of a consumer group, as a rule. So the target's topic is this copy's alone.
+that died goes on after the messages that the target's queue has last, which it finds on the source by their
+unique ids: at the offset of a consumer group, as a rule. So the target's topic is this copy's alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Reversible, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from time import monotonic, sleep
 from typing import Final, NamedTuple
 
@@ -28,12 +30,14 @@ COMPRESSION_FLAGS = 0x701  # of sys_flag: whether the body is compressed, and ho
 
 
 class CopiedQueue(NamedTuple):
-    """What became of one queue: messages copied now, and those there are in the target's queue."""
+    """What became of one queue: messages copied now, those there are in the target's queue, and those that
+    the source deleted before they were copied."""
 
     source: MessageQueue
     target: MessageQueue
     copied: int
     there: int
+    lost: int
 
 
 class TopicCopy:
@@ -98,7 +102,7 @@ class TopicCopy:
         pull, append = self._source.puller(source), self._target.appender(target)
         end = self.ends[source]
         before = self._target.max_offset(target) - self._target.min_offset(target)
-        offset = self._resumed(source, target, claim.committed())
+        offset, lost = self._resumed(source, target, claim.committed())
         claim.correct(offset)
         self._progress(offset - self.begins[source])
         copied = 0
@@ -110,6 +114,7 @@ class TopicCopy:
                 while append(*_sendable(message)) is None:
                     append = self._target.appender(target)
             copied += len(found.messages)
+            lost += found.next_offset - offset - len(found.messages)
             self._progress(found.next_offset - offset)
             offset = found.next_offset
             claim.commit(offset)
@@ -120,7 +125,7 @@ class TopicCopy:
                 f"{target.topic}/{target.queue_id} had {before:,} messages, {copied:,} were copied, and it"
                 f" has {there:,}: somebody else sends to it, so the copy is no copy"
             )
-        return CopiedQueue(source, target, copied, there)
+        return CopiedQueue(source, target, copied, there, lost)
 
     def _there(self, target: MessageQueue, expected: int) -> int:
         """How many messages the target's queue has. A cluster's broker shows one some ms after it took it."""
@@ -131,39 +136,63 @@ class TopicCopy:
                 return there
             sleep(0.005)
 
-    def _resumed(self, source: MessageQueue, target: MessageQueue, committed: int | None) -> int:
-        """Where to go on: after the message that the target's queue has last. The committed offset says where
-        that probably is; a copy that was killed may have stored more, and the target may be another one."""
+    def _resumed(self, source: MessageQueue, target: MessageQueue, committed: int | None) -> tuple[int, int]:
+        """Where to go on, and how many messages before that the source deleted uncopied: after the message
+        that the target's queue has last. The committed offset says where that probably is; a copy that was
+        killed may have stored more, and the target may be another one."""
         begin = self.begins[source]
-        last_id = self._last_id(target)
-        if last_id is None:
-            return begin
-        pull = self._source.puller(source)
-        if committed is not None and committed > begin:
-            found = pull(committed - 1, 1, READ_SIZE_MAX, None, 0.0)
-            if [message.msg_id for message in found.messages] == [last_id]:
-                return committed
-        offset = begin
-        while offset < self.ends[source]:
-            found = pull(offset, BATCH_COUNT, READ_SIZE_MAX, None, 0.0)
-            for message in found.messages:
-                if message.msg_id == last_id:
-                    return message.queue_offset + 1
-            if found.next_offset <= offset:
-                break
-            offset = found.next_offset
+        if self._target.max_offset(target) == 0:
+            return begin, 0
+        tail = self._last_ids(target)
+        after = self._after(source, tail, committed) if tail else None
+        if after is not None:
+            return after, 0
+        # What the target has last, retention has taken: here, or there.
+        if committed is not None and (not tail or committed <= begin > 0):
+            return max(begin, committed), max(0, begin - committed)
         raise NotPermitted(
-            f"topic {self._topic!r} of the target has messages that are not of this copy, {last_id} last:"
+            f"topic {self._topic!r} of the target has messages that are not of this copy, {tail[-1:]} last:"
             " copy to a target without the topic"
         )
 
-    def _last_id(self, target: MessageQueue) -> str | None:
-        """The unique id of the newest message that the target's queue has."""
+    def _after(self, source: MessageQueue, tail: Sequence[str], committed: int | None) -> int | None:
+        """The queue offset after the messages with these unique ids, or the last of them that the source has
+        in a row. An id may be there more than once."""
+        begin, pull = self.begins[source], self._source.puller(source)
+        if committed is not None and committed - len(tail) >= begin:
+            found = pull(committed - len(tail), len(tail), READ_SIZE_MAX, None, 0.0)
+            if [message.msg_id for message in found.messages] == tail:
+                return committed
+        offset, seen, most, after = begin, deque[str](maxlen=len(tail)), 0, None
+        while offset < self.ends[source] and most < len(tail):
+            found = pull(offset, BATCH_COUNT, READ_SIZE_MAX, None, 0.0)
+            for message in found.messages:
+                seen.append(message.msg_id)
+                if (count := _common(seen, tail)) > most:
+                    most, after = count, message.queue_offset + 1
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        return after
+
+    def _last_ids(self, target: MessageQueue) -> list[str]:
+        """The unique ids of the newest messages that the target's queue has, the newest last."""
         end = self._target.max_offset(target)
-        if end == self._target.min_offset(target):
-            return None
-        found = self._target.puller(target)(end - 1, 1, READ_SIZE_MAX, None, 0.0)
-        return found.messages[-1].msg_id if found.messages else None
+        begin = max(self._target.min_offset(target), end - BATCH_COUNT)
+        pull, found = self._target.puller(target), list[str]()
+        while begin < end:
+            page = pull(begin, end - begin, READ_SIZE_MAX, None, 0.0)
+            found += [message.msg_id for message in page.messages]
+            if page.next_offset <= begin:
+                break
+            begin = page.next_offset
+        return found
+
+
+def _common(ids: Reversible[str], others: Reversible[str]) -> int:
+    """How many of the last ones are the same."""
+    pairs = zip(reversed(ids), reversed(others), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _sendable(message: MessageExt) -> tuple[Message, bytes, int, str]:

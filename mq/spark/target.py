@@ -17,11 +17,11 @@ from mq.api.broker import DirectoryBroker
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
 from mq.spark.errors import SparkError, short
+from mq.store.directory.root import holds_store
 
 __all__ = ["StoreRef", "broker", "locate", "open_store", "store_error"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-STORE_PARTS = ("commitlog", "config", "mq")
 BROKERS_MAX = 16  # kept open; a process that lives long may have seen many stores
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def locate(path: str) -> StoreRef:
             f"option path is {short(path)}: there is no store at {short(str(absolute))} ({error.strerror})",
         ) from None
     # Opening would create a store here. A directory without any part of a store is probably a wrong path.
-    if absolute.is_dir() and not any((absolute / name).exists() for name in STORE_PARTS):
+    if absolute.is_dir() and not holds_store(absolute):
         raise SparkError("MQ_STORE", f"option path is {short(path)}: there is no store in {absolute}")
     return StoreRef(str(absolute), _boot_id(), found.st_dev, found.st_uid)
 

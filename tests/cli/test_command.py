@@ -212,3 +212,16 @@ def test_a_stream_that_was_closed_is_an_empty_one(
     whole = ["sh", "-c", line, "sh", *command(str(directory), *arguments)]
     done = subprocess.run(whole, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("topics",), ("groups",), ("verify",), ("retention",), ("redrive", "g", "--dry-run")]
+)
+def test_an_empty_directory_is_no_store_and_stays_empty(
+    bare: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Nothing may be mounted there yet."""
+    answer = bare(str(tmp_path), *arguments)
+    assert answer.status == 1
+    assert "there is no store in this directory" in answer.err
+    assert list(tmp_path.iterdir()) == []

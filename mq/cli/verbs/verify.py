@@ -30,6 +30,7 @@ def verify(session: Session) -> int:
     directory = Path(session.target)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", session.target)
+    session.need_store()
     count = 0
     with _progress() as progress:
         for problem in chain(problems(directory, progress=progress), sinks.problems(directory)):

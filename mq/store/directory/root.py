@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO_MEMBER",
     "BEGIN_MEMBER",
+    "holds_store",
     "is_listed",
     "listed_queues",
     "prepare",
@@ -159,6 +160,11 @@ def size_of(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def holds_store(directory: Path) -> bool:
+    """Whether a directory has any part of a store: one without is probably a wrong path."""
+    return any((directory / name).exists() for name in ("commitlog", "config", "mq"))
 
 
 def is_listed(table: dict[str, Any] | None, topic: str, log_offset: int | None = None) -> bool:
