@@ -17,6 +17,7 @@ from time import monotonic, sleep
 from typing import Final, NamedTuple
 
 from mq.api.broker import READ_SIZE_MAX, Broker, MessageQueue
+from mq.api.queues import Puller
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.properties import OWN_NAMES, RESERVED_NAMES, TRANSIENT_PREFIX
@@ -160,8 +161,7 @@ class TopicCopy:
         in a row. An id may be there more than once."""
         begin, pull = self.begins[source], self._source.puller(source)
         if committed is not None and committed - len(tail) >= begin:
-            found = pull(committed - len(tail), len(tail), READ_SIZE_MAX, None, 0.0)
-            if [message.msg_id for message in found.messages] == tail:
+            if _ids(pull, committed - len(tail), committed) == tail:
                 return committed
         offset, seen, most, after = begin, deque[str](maxlen=len(tail)), 0, None
         while offset < self.ends[source] and most < len(tail):
@@ -179,14 +179,19 @@ class TopicCopy:
         """The unique ids of the newest messages that the target's queue has, the newest last."""
         end = self._target.max_offset(target)
         begin = max(self._target.min_offset(target), end - BATCH_COUNT)
-        pull, found = self._target.puller(target), list[str]()
-        while begin < end:
-            page = pull(begin, end - begin, READ_SIZE_MAX, None, 0.0)
-            found += [message.msg_id for message in page.messages]
-            if page.next_offset <= begin:
-                break
-            begin = page.next_offset
-        return found
+        return _ids(self._target.puller(target), begin, end)
+
+
+def _ids(pull: Puller, begin: int, end: int) -> list[str]:
+    """The unique ids of the messages of a queue in [begin, end)."""
+    found: list[str] = []
+    while begin < end:
+        page = pull(begin, end - begin, READ_SIZE_MAX, None, 0.0)
+        found += [message.msg_id for message in page.messages]
+        if page.next_offset <= begin:
+            break
+        begin = page.next_offset
+    return found
 
 
 def _common(ids: Reversible[str], others: Reversible[str]) -> int:
