@@ -160,9 +160,9 @@ class TopicCopy:
         """The queue offset after the messages with these unique ids, or the last of them that the source has
         in a row. An id may be there more than once."""
         begin, pull = self.begins[source], self._source.puller(source)
-        if committed is not None and committed - len(tail) >= begin:
-            if _ids(pull, committed - len(tail), committed) == tail:
-                return committed
+        expected = (committed or 0) - len(tail)
+        if expected >= begin and _ids(pull, expected, expected + len(tail)) == tail:
+            return committed
         offset, seen, most, after = begin, deque[str](maxlen=len(tail)), 0, None
         while offset < self.ends[source] and most < len(tail):
             found = pull(offset, BATCH_COUNT, READ_SIZE_MAX, None, 0.0)
