@@ -42,6 +42,7 @@ NOT_CALLED = {
     ),
     "RemoteBroker": "needs a cluster: tests/cluster/test_interrupts.py interrupts its calls",
     "Cluster": "is of the broker of a cluster alone",
+    **dict.fromkeys(("Claim.reserve", "Membership.unreserve"), "a server calls it, by threads of its own"),
 }
 
 
