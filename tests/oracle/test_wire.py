@@ -145,6 +145,7 @@ WORDS = {
     "topic_queue_mapping_detail_map": {},
     "commit_or_rollback": 8,
     "group_retry_policy": {"type": "CUSTOMIZED"},
+    "begin_log_offset": None,  # of mq alone
 }
 
 
