@@ -50,7 +50,7 @@ class Beside:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._peer = Peer(path, commitlog_file_size=1 << 20, queue_file_units=1000)
+        self._peer = Peer(path, commitlog_file_size=1 << 20, queue_file_units=1000, duties=False)
         self._peer.do("from tests.interrupts import looking; broker.create_topic('beside', 2)")
         self._numbers = count()
 
@@ -143,6 +143,8 @@ def stacks() -> str:
 def nothing_left(beside: Beside) -> Iterator[None]:
     """At the end there are as many descriptors and threads as before, and no member of a group."""
     gc.collect()
+    # This process alone has duties: what they open, and their threads, are there once it leads.
+    assert until(lambda: {f"{beside.path}/mq/{name}" for name in ("delay", "timer")} <= descriptors().keys())
     # Broker and duties open this one when they first need it.
     files = descriptors() | Counter({f"{beside.path}/mq/groups/CID_RMQ_SYS_TRANS": 1})
     threads = set(threading.enumerate())
