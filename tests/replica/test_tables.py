@@ -152,6 +152,31 @@ def test_a_topic_made_anew_has_none_of_the_old_messages_after_a_recovery(
         assert list(problems(directory)) == []
 
 
+def test_a_queue_has_none_of_the_old_messages_though_nobody_saw_the_topic_away(
+    tmp_path: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells after a recovery is that the queue goes on with a later part of the log."""
+    directory, topics = tmp_path / "copy", Master.topics  # verify tells the two topics apart no more
+    monkeypatch.setattr(
+        Master,
+        "topics",
+        lambda master: {
+            name: replace(settings, begin_log_offset=None) for name, settings in topics(master).items()
+        },
+    )
+    with open_small(tmp_path / "master") as broker, served(broker) as server:
+        fill(broker, "orders", 10)
+        fill(broker, "others", 5)
+        broker.delete_topic("orders")
+        fill(broker, "orders", 3, prefix="again")
+        with follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+    (directory / "mq" / "control").unlink()
+    (directory / "abort").touch()
+    with mq.open(directory) as promoted:
+        assert bodies(promoted, "orders") == [b"again 0", b"again 1", b"again 2"]
+
+
 def test_a_queue_goes_on_where_the_master_was_though_all_of_it_was_deleted_there(
     tmp_path: Path, directory: Path, syncs: list[int]
 ) -> None:

@@ -28,7 +28,6 @@ __all__ = ["Tables"]
 
 QUEUES_MAX = 65_536  # of a topic
 ENDS_MAX = 100
-OFFSET_MAX = 1 << 56  # No queue gets that far.
 
 
 class Tables:
@@ -105,7 +104,7 @@ class Tables:
         """Have the queues of a topic that had no message until now begin at these queue offsets, since the
         master has deleted all that was before."""
         for queue_id, end in ends.items():
-            if 0 <= queue_id < QUEUES_MAX and 0 < end <= OFFSET_MAX:
+            if 0 <= queue_id < QUEUES_MAX:
                 self._log.skip_to(topic, queue_id, end)
         self._has_ends.add(topic)
 
@@ -136,7 +135,7 @@ class Tables:
         if self._written.get(name) == text:
             return
         now_ms = time.time_ns() // 1_000_000
-        # The counter grows from write to write, whoever wrote before: else the file counts as an older copy.
+        # A reader takes a file for an older copy unless its counter is above that of the .bak.
         version = {"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}
         directory = self._store.root / "config"
         if not directory.is_dir():

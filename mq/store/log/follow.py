@@ -13,7 +13,7 @@ from typing import Any
 
 from mq.errors import ConfigMismatch, StoreCorrupted
 from mq.store.native import check, ffi, lib
-from mq.store.queue.consumequeue import remove_queue, remove_queues
+from mq.store.queue.consumequeue import last_unit, remove_queue, remove_queues
 from mq.store.shared.control import Control
 from mq.store.shared.lock_guards import append_lock
 from mq.store.store import Store
@@ -23,6 +23,7 @@ __all__ = ["FollowedLog", "Taken"]
 BLANK_SIZE = int(lib.MQ_BLANK_SIZE)
 FLUSH_TIMEOUT_MS = 60_000
 DELETED_AT_ONCE = 200  # topics
+OFFSET_MAX = 1 << int(lib.MQ_OFFSET_MAX_BITS)  # No queue gets that far.
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class FollowedLog:
         """Have a queue begin at a queue offset, as the master deleted all messages before it."""
         with self._locked():
             number = self._number(topic, queue_id)
-            if self._control.next_offset(number) == 0:
+            if self._control.next_offset(number) == 0 and 0 < offset <= OFFSET_MAX:
                 lib.mq_control_queue_set(self._control.handle, number, offset, offset)
 
     @property
@@ -194,11 +195,7 @@ class FollowedLog:
 
     def _last_message(self, number: int) -> int:
         """The log offset of a queue's last message; -1 if it has none."""
-        log_offset, size, tags_code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
-        last = self._control.next_offset(number) - 1
-        if last < 0 or lib.mq_queue_unit(self._store.live(), number, last, log_offset, size, tags_code):
-            return -1
-        return int(log_offset[0])
+        return last_unit(self._store.live(), self._control, number)
 
     def _start_over(self, number: int, at: int) -> None:
         """The master deleted the topic of this queue: it counts from 0 again, from log offset `at` on."""

@@ -25,8 +25,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["queue_directories", "remove_queue", "remove_queues"]
+from mq.store.native import ffi, lib
+from mq.store.shared.control import Control
+
+__all__ = ["last_unit", "queue_directories", "remove_queue", "remove_queues"]
 
 
 def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[str, int, Path]]:
@@ -56,6 +60,15 @@ def remove_queue(root: Path, topic: str, queue_id: int) -> None:
     """Remove the files of one queue, as far as they can be."""
     for kind in ("consumequeue", "consumequeue_ext"):
         shutil.rmtree(root / kind / topic / str(queue_id), ignore_errors=True)
+
+
+def last_unit(log: Any, control: Control, number: int) -> int:
+    """Where a queue's last unit points to, as a log offset; -1 if it has none."""
+    log_offset, size, tags_code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
+    last = control.next_offset(number) - 1
+    if last < 0 or lib.mq_queue_unit(log, number, last, log_offset, size, tags_code):
+        return -1
+    return int(log_offset[0])
 
 
 def remove_queues(root: Path, topic: str) -> None:

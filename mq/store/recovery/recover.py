@@ -30,6 +30,7 @@ from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.raw_read import head_at
 from mq.store.directory.root import sync_file, sync_names
 from mq.store.native import check, ffi, lib
+from mq.store.queue.consumequeue import last_unit
 from mq.store.recovery.control_validation import Hint
 from mq.store.recovery.log_files import FILES_MISSING_MAX, fill, log_files, missing, set_aside, write_blank
 from mq.store.recovery.losses import Loss, keep_losses, kept_losses, lost_messages, merged, ranges_in
@@ -314,15 +315,8 @@ class Recovery:
 
     def units_end(self) -> int:
         """Log offset of the newest record that a queue has a unit of; -1 if there is no unit."""
-        return max((self.last_unit(number) for number, _, _ in self.control.queues()), default=-1)
-
-    def last_unit(self, number: int) -> int:
-        """Where a queue's last unit points to, as a log offset; -1 if it has none."""
-        log_offset, size, tags_code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
-        last = self.control.next_offset(number) - 1
-        if last < 0 or lib.mq_queue_unit(self.log, number, last, log_offset, size, tags_code):
-            return -1
-        return int(log_offset[0])
+        numbers = [number for number, _, _ in self.control.queues()]
+        return max((last_unit(self.log, self.control, number) for number in numbers), default=-1)
 
     def dispatch(self, start: int, *, from_first: bool) -> bool:
         """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
@@ -374,7 +368,9 @@ class Recovery:
             if end < high <= end + most:
                 # Units never point back: the last one's place is of another message, too.
                 check(
-                    lib.mq_queue_fill(self.log, number, high, max(hole, self.last_unit(number))),
+                    lib.mq_queue_fill(
+                        self.log, number, high, max(hole, last_unit(self.log, self.control, number))
+                    ),
                     str(self.root),
                 )
 

@@ -99,7 +99,7 @@ def clear_slot(words: memoryview, number: int) -> None:
 
 
 def reserve_slot(words: memoryview, number: int, client: int, until: int) -> None:
-    """For the owner of a queue: have only this client own it until then, whoever lives."""
+    """The owner of a queue calls this. Until then only this client may own it, even after a kill."""
     at = slot_word(number)
     words[at + RESERVED_FOR] = client
     words[at + RESERVED_UNTIL] = until
