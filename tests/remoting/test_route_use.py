@@ -17,7 +17,7 @@ from mq.remoting.codec.bodies.route import TopicRoute
 from mq.remoting.codec.requests.name_servers import GetRoute
 from tests.support.eventually import eventually
 from tests.support.fake_cluster import FakeCluster, open_cluster, requests_of
-from tests.support.remoting_peer import Peer
+from tests.support.remoting_peer import Peer, silence
 
 UNUSED_SECONDS = 0.3
 
@@ -66,6 +66,17 @@ def test_an_idle_producer_asks_for_the_route_again(peer: Peer, quick: None) -> N
         for _ in range(4):
             producer.send(mq.Message("orders", b"1"))
         assert len(set(cluster.sent[1:])) == 4
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_send_waits_for_a_route_no_longer_than_it_may(peer: Peer, is_async: bool) -> None:
+    peer.on(GetRoute.CODE, silence)
+    # The question itself would take longer than a test may.
+    with open_cluster(peer, timeout=3600) as broker, mq.Producer(broker) as producer:
+        send = producer.send_async if is_async else producer.send
+        with pytest.raises(mq.RequestTimeout, match=f"asking {peer.address} for the route of topic") as caught:
+            send(mq.Message("orders", b"1"), timeout=0.2)
+        assert caught.value.address == peer.address
 
 
 def test_only_routes_in_use_are_kept(peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from mq.api.results import MessageQueue
 from mq.api.topic import TopicChange
 from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout
+from mq.fastpath import time_left
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.remoting.client.broker_errors import denied, no_route
 from mq.remoting.client.brokers import Brokers
@@ -190,7 +191,7 @@ class RemoteTopics:
         return body_of(TopicTable, answer).topic_config_table.get(wire)
 
     def _route(self, topic: str) -> TopicRoute | None:
-        return self._brokers.cluster.route(self._namespace.wire(topic))
+        return self._brokers.cluster.route(self._namespace.wire(topic), time_left())
 
     def _fresh(self, topic: str) -> TopicRoute | None:
         return self._brokers.cluster.refresh(self._namespace.wire(topic))
@@ -212,7 +213,7 @@ class RemoteTopics:
             sleep(ROUTE_LOOK_SECONDS)
 
     def _inherit(self, topic: str) -> Sequence[MessageQueue]:
-        route = self._brokers.cluster.route(INHERITED_TOPIC)
+        route = self._brokers.cluster.route(INHERITED_TOPIC, time_left())
         # The first message creates the topic, with the queue count of the template topic, up to a limit.
         queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:

@@ -56,7 +56,8 @@ class Cluster:
         remoting.events.post(self._start)
 
     def route(self, topic: str, timeout: float | None = None) -> TopicRoute | None:
-        """The route of a topic; None if it has none. Raises RemotingError if no name server answers."""
+        """The route of a topic; None if it has none. Raises RemotingError if no name server answers, and
+        RequestTimeout if there is no answer within `timeout` seconds; others that wait go on."""
         self._needed_at[topic] = monotonic()
         route = self._routes.get(topic)
         return route if route is not None else self.refresh(topic, timeout)
@@ -65,10 +66,10 @@ class Cluster:
         """The current route, from a name server. Must not be called by the loop's own thread."""
         self._needed_at[topic] = monotonic()
         self._remoting.check_open()
-        limit = self._remoting.options.timeout if timeout is None else timeout
+        # The question has its own limit, and its error lists the attempts.
         return self._remoting.events.wait_for(
             self.fresh(topic),
-            limit + 1,
+            self._remoting.options.timeout + 1 if timeout is None else timeout,
             f"asking {self.name_servers} for the route of topic {topic!r}",
             self.name_servers,
         )
@@ -78,8 +79,13 @@ class Cluster:
         asking = self._asking.get(topic)
         if asking is None:
             asking = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
-            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+            asking.add_done_callback(partial(self._asked, topic))
         return await asyncio.shield(asking)
+
+    def _asked(self, topic: str, asking: asyncio.Task[TopicRoute | None]) -> None:
+        self._asking.pop(topic, None)
+        if not asking.cancelled():
+            asking.exception()  # Those who waited may all have given up: then nobody else looks at it.
 
     def use(self, topic: str) -> None:
         """Keep the topic's route fresh for another 10 minutes. Cheap enough for each send and each pull."""
