@@ -190,7 +190,7 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
                 for number in range(begin, end):  # As if the window had ended.
                     digest = digest_of("key", "orders", f"key-{number}")
                     with dedup_actors.held(keys, digest, 1):
-                        keys.bucket().drop(digest)
+                        keys.bucket().unclaim(digest, None)
             assert sum(queue.max_offset for queue in topic.queues) == 2 * end
 
         send_twice(0, count)

@@ -244,6 +244,25 @@ def test_an_error_frees_the_key_unless_it_may_be_stored(
     assert count_of(broker) == 1
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(order(bytes(5 << 20)), id="too large"),  # by C
+        pytest.param(mq.Message("orders", b"two", delay_ms=1 << 50), id="delayed for too long"),
+    ],
+)
+def test_a_send_that_fails_leaves_what_a_longer_window_knows(
+    broker: LocalBroker, refused: mq.Message
+) -> None:
+    patient, hasty = producer_of(broker), producer_of(broker, 0.001)
+    first = patient.send(order(b"one"), dedup_key="key-1")
+    time.sleep(0.005)
+    with pytest.raises(mq.MessageInvalid):
+        hasty.send(refused, dedup_key="key-1")
+    assert patient.send(order(b"one"), dedup_key="key-1") == first
+    assert count_of(broker) == 1
+
+
 def test_a_wait_for_another_process_has_a_limit(broker: LocalBroker, directory: Path) -> None:
     producer, patient = producer_of(broker, timeout=0.05), producer_of(broker)
     first = patient.send(order(b"one"), dedup_key="key-1")

@@ -74,7 +74,9 @@ def test_a_send_waits_for_a_route_no_longer_than_it_may(peer: Peer, is_async: bo
     # The question itself would take longer than a test may.
     with open_cluster(peer, timeout=3600) as broker, mq.Producer(broker) as producer:
         send = producer.send_async if is_async else producer.send
-        with pytest.raises(mq.RequestTimeout, match=f"asking {peer.address} for the route of topic") as caught:
+        with pytest.raises(
+            mq.RequestTimeout, match=f"asking {peer.address} for the route of topic"
+        ) as caught:
             send(mq.Message("orders", b"1"), timeout=0.2)
         assert caught.value.address == peer.address
 

@@ -46,7 +46,7 @@ from mq.errors import MessageInvalid, MQError, NotPermitted
 from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
-from mq.store.dedup.table import BUCKET_COUNT, CLAIMED, EVER, KNOWN, NEW, Bucket, SentKeys, digest_of
+from mq.store.dedup.table import BUCKET_COUNT, EVER, KNOWN, NEW, Bucket, SentKeys, digest_of
 from mq.store.index.find_records import EVERYWHERE, stored
 from mq.store.log.reappend import Copies, changed
 from mq.store.queue.reader import Reader
@@ -165,14 +165,14 @@ class Dedup:
             first = self._sent_since(now_ms - window_ms, sought, keys, bucket, digest)
             if first is not None:
                 return self._result(first, topic)
-            bucket.put(digest, now_ms, CLAIMED)
+            had = bucket.claim(digest)
             # After an MQError nothing was stored, unless it has the unique id of what may have been. After
             # another one it may be, since a signal handler can have raised it: the claim stays then.
             try:
                 result = self._append(queue, message, body, sys_flag, unique_id)
             except MQError as error:
                 if error.unique_id is None:
-                    bucket.drop(digest)
+                    bucket.unclaim(digest, had)
                 raise
             # The append may have taken long: it counts from when it is stored, in the index too.
             bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])

@@ -92,9 +92,20 @@ class Bucket:
         """Have the index asked for this key, as far as it was sent until then."""
         lib.mq_dedup_doubt(self._table, digest, time_ms, self._now_ms)
 
-    def drop(self, digest: bytes) -> None:
-        """Forget a key of which nothing was stored."""
-        lib.mq_dedup_drop(self._table, digest, self._now_ms)
+    def claim(self, digest: bytes) -> tuple[int, int] | None:
+        """Enter a key of which a message is about to be stored. Returns the entry that it had: for a longer
+        window than the caller's, it may count."""
+        found = ffi.new("int64_t[2]")
+        had = lib.mq_dedup_get(self._table, digest, self._now_ms, found, found + 1)
+        self.put(digest, self._now_ms, CLAIMED)
+        return (int(found[0]), int(found[1])) if had else None
+
+    def unclaim(self, digest: bytes, entry: tuple[int, int] | None) -> None:
+        """Give a key of which nothing was stored the entry back that it had."""
+        if entry is None:
+            lib.mq_dedup_drop(self._table, digest, self._now_ms)
+        else:
+            self.put(digest, *entry)
 
 
 class SentKeys:

@@ -305,6 +305,17 @@ void mq_dedup_doubt(mq_dedup *table, const uint8_t *digest, int64_t until_ms, in
     mq_dedup_write(table, digest, &in);
 }
 
+int mq_dedup_get(const mq_dedup *table, const uint8_t *digest, int64_t now_ms, int64_t *time_ms,
+                 int64_t *place) {
+    mq_dedup_entries in;
+    mq_dedup_read(table, digest, now_ms, &in);
+    int at = entry_of(&in, digest);
+    if (at < 0) return 0;
+    *time_ms = in.times[at];
+    *place = in.places[at];
+    return 1;
+}
+
 void mq_dedup_drop(mq_dedup *table, const uint8_t *digest, int64_t now_ms) {
     mq_dedup_entries in;
     mq_dedup_read(table, digest, now_ms, &in);

@@ -99,5 +99,8 @@ int mq_dedup_look(const mq_dedup *table, const uint8_t *digest, int64_t begin_ms
 void mq_dedup_put(mq_dedup *table, const uint8_t *digest, int64_t time_ms, int64_t place, int64_t now_ms);
 /* Have the index asked for a key, as far as it was sent until until_ms. */
 void mq_dedup_doubt(mq_dedup *table, const uint8_t *digest, int64_t until_ms, int64_t now_ms);
+/* The entry of a key: 1 with when it was sent, and its place; 0 if there is none. */
+int mq_dedup_get(const mq_dedup *table, const uint8_t *digest, int64_t now_ms, int64_t *time_ms,
+                 int64_t *place);
 /* Forget a key of which nothing was stored. */
 void mq_dedup_drop(mq_dedup *table, const uint8_t *digest, int64_t now_ms);

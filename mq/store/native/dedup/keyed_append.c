@@ -114,6 +114,7 @@ static int is_new(mq_dedup *table, const mq_log *log, const mq_dedup_entries *in
 static int append(mq_dedup *table, mq_dedup_entries *in, const uint8_t *digest, int64_t now_ms, mq_log *log,
                   const mq_keyed_message *of, const char *properties, int64_t properties_size,
                   mq_receipt *receipt) {
+    mq_dedup_entries before = *in; /* for whom a longer window holds, the key may be there */
     mq_dedup_enter(in, digest, now_ms, MQ_DEDUP_CLAIMED);
     mq_dedup_write(table, digest, in);
     mq_fail_at(MQ_FAIL_KEY_CLAIMED);
@@ -126,8 +127,7 @@ static int append(mq_dedup *table, mq_dedup_entries *in, const uint8_t *digest, 
         mq_dedup_enter(in, digest, stored_ms, receipt->log_offset);
         mq_dedup_write(table, digest, in);
     } else if (result != MQ_IO) { /* after which the claim has the index asked */
-        mq_dedup_forget(in, digest);
-        mq_dedup_write(table, digest, in);
+        mq_dedup_write(table, digest, &before);
     }
     mq_fail_at(MQ_FAIL_KEY_MARKED);
     return result;
