@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TO
 from mq.message import MessageExt
 from mq.properties import decode
 from mq.store.log.reappend import Copies
+from tests.support import assigned
 from tests.support.insides import store_of, writer_of
 from tests.support.records import encode_record
 from tests.support.store.encoder import Record, properties
-from tests.txn.half_messages import COMMIT, ROLLBACK, prepared, records
+from tests.txn.half_messages import COMMIT, GROUP, ROLLBACK, prepared, records, stored
 
 
 @pytest.fixture
@@ -244,3 +246,32 @@ def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
     ours = {"__CRC32#": None}
     assert {**decode(waiting.encoded), **ours} == {**decode(halves[1].encoded), **ours}
     assert decode(waiting.encoded)["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_what_is_committed_goes_to_a_queue_that_the_topic_has_by_then(directory: Path, flush: str) -> None:
+    """Also where commits went to all queues before, and from the second one on."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(mq.open(directory, flush=flush))
+        producer = stack.enter_context(mq.TransactionProducer(broker, GROUP, lambda _: COMMIT))
+        broker.create_topic("orders", 4)
+
+        def begun() -> list[AbstractContextManager[object]]:
+            halves = [producer.begin(mq.Message("orders", b"%d" % number)) for number in range(8)]
+            for half in halves:
+                half.__enter__()
+            return halves
+
+        def commit(halves: list[AbstractContextManager[object]]) -> None:
+            for half in halves:
+                half.__exit__(None, None, None)
+
+        commit(begun())
+        assert [queue.max_offset for queue in broker.topic("orders").queues] == [2, 2, 2, 2]
+        for queue in broker.topic("orders").queues:
+            assigned.commit(broker, "billing", queue.message_queue, 2)
+        halves = begun()
+        assert len(broker.create_topic("orders", 1).queues) == 1
+        commit(halves)
+        assert len(stored(broker)) == 2 + 8
+        assert broker.group("billing").lag("orders") == 8

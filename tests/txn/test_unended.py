@@ -46,7 +46,7 @@ def test_the_next_end_ends_it(
         transactions, (half,) = broker.transactions, records(broker, HALF_TOPIC)
         if is_stored:
             orders = queue_number(broker, mq.MessageQueue("orders", "mq", 0))
-            transactions.table().store(half.log_offset, orders)
+            assert transactions.table().store(half.log_offset, orders, broker.route_version())
         if left == "dead":
             with mq.open(directory) as other:
                 assert other.transactions.table().claim(name_of(half)) is None

@@ -142,7 +142,9 @@ class LocalTransactions:
         # After the topics were made; before it is asked again whether this one may be written.
         version = self._catalog.version[0]
         self._catalog.admit_write(topic, queue_id)
-        self._copies.number(topic, queue_id, add=True)
+        number = self._copies.number(topic, queue_id, add=True)
+        assert number is not None
+        table.admit(number, version)
         return table.preparer(half_queue, version, queue, half_queues.belongs(group, topic, queue_id))
 
     # Their ends.
@@ -293,6 +295,11 @@ class LocalTransactions:
         wanted = destination(message)
         if wanted is None:
             raise MessageInvalid(f"half message {message.msg_id} does not say where it belongs")
+        while not self._is_stored(message, wanted):
+            pass  # Some topic has changed meanwhile, perhaps this one.
+
+    def _is_stored(self, message: MessageExt, wanted: tuple[str, int]) -> bool:
+        version = self._catalog.route_version()
         place = self._catalog.due_place(*wanted)
         if place is None:
             raise TopicNotFound(wanted[0])
@@ -300,7 +307,7 @@ class LocalTransactions:
         if message.delay_level:
             level = self._schedule.level(message.delay_level)
             self._schedule.put_aside(*place, message, known_as, level, message.reconsume_times)
-            return
+            return True
         if message.delay_ms is not None or message.deliver_at_ms is not None:
             queue = MessageQueue(place[0], self._broker_name, place[1])
             as_sent = Message.restored(place[0], b"", 0, False, message.encoded)
@@ -309,10 +316,10 @@ class LocalTransactions:
                 properties, times = changed(delayed.properties, known_as), message.reconsume_times
                 self._copies.append(TIMER_TOPIC, 0, message, properties, reconsume_times=times)
                 self._delays.appended(delayed)
-                return
+                return True
         number = self._copies.number(*place, add=True)
         assert number is not None
-        self.table().store(message.log_offset, number)
+        return self.table().store(message.log_offset, number, version)
 
     # What became of a transaction that the table does not tell of.
 

@@ -236,12 +236,18 @@ class TransactionTable:
             raise self._writer.failure(result, 0)
         return result, _stored(ended)
 
-    def store(self, log_offset: int, number: int) -> None:
-        """Store the message of a half message in the queue with this number."""
-        ended = ffi.new("mq_ended *")
-        result = lib.mq_transaction_store(self._store.live(), log_offset, number, ended)
-        if result:
+    def admit(self, number: int, topics_version: int) -> None:
+        """By this version of the topics, what is committed may be stored in the queue with this number."""
+        lib.mq_transaction_admit(self.handle, number, topics_version)
+
+    def store(self, log_offset: int, number: int, topics_version: int) -> bool:
+        """Store the message of a half message in the queue with this number. Nothing is stored, and the
+        result is False, if some topic has changed since topics_version."""
+        log, ended = self._store.live(), ffi.new("mq_ended *")
+        result = lib.mq_transaction_store(self.handle, log, log_offset, number, topics_version, ended)
+        if result not in (0, lib.MQ_STALE):
             raise self._writer.failure(result, 0)
+        return bool(result == 0)
 
     def flushed(self, ended: EndResult) -> None:
         """Wait until a message that was stored is on disk."""

@@ -132,7 +132,7 @@ static int without_checksum(const uint8_t **properties, int size, int checksum_c
 
 /* Store what a half message is of. */
 static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, const mq_half *half, int queue,
-                 mq_ended *ended) {
+                 int64_t topics_version, mq_ended *ended) {
     mq_append_options options = {
         .born_time = record->born_time,
         .prepared_offset = record->log_offset,
@@ -147,13 +147,21 @@ static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, con
     int32_t sys_flag = (record->sys_flag & ~(MQ_FLAG_TRANSACTION | MQ_FLAG_STORE_V6)) | 8;
     ended->queue = queue;
     int result =
-        mq_append(log, queue, -1, record->flag, sys_flag, (const char *)bytes + record->body_at,
+        mq_append(log, queue, topics_version, record->flag, sys_flag, (const char *)bytes + record->body_at,
                   record->body_size, (const char *)properties, size, NULL, &options, &ended->receipt);
     free(kept);
     return result;
 }
 
-int mq_transaction_store(mq_log *log, int64_t log_offset, int queue, mq_ended *ended) {
+/* What stands for a queue of a topics version. */
+static int64_t mark_of(int queue, int64_t topics_version) { return (topics_version << 20) + queue + 1; }
+
+void mq_transaction_admit(mq_transactions *table, int queue, int64_t topics_version) {
+    atomic_store(&table->admitted[queue % ADMITTED_COUNT], mark_of(queue, topics_version));
+}
+
+int mq_transaction_store(mq_transactions *table, mq_log *log, int64_t log_offset, int queue,
+                         int64_t topics_version, mq_ended *ended) {
     const uint8_t *bytes;
     mq_record record;
     mq_mapping *pin;
@@ -161,8 +169,9 @@ int mq_transaction_store(mq_log *log, int64_t log_offset, int queue, mq_ended *e
     if (result) return result < 0 ? result : MQ_GONE;
     mq_half half;
     survey(bytes + record.properties_at, record.properties_size, &half);
-    result = store(log, bytes, &record, &half, queue, ended);
+    result = store(log, bytes, &record, &half, queue, topics_version, ended);
     mq_files_unpin(pin);
+    if (!result) mq_transaction_admit(table, queue, topics_version);
     return result;
 }
 
@@ -192,13 +201,19 @@ static int finish(mq_transactions *table, mq_log *log, const uint8_t *bytes, con
     mq_fail_at(MQ_FAIL_CLAIMED);
     int result = 0;
     if (state == 8) {
+        int64_t version = mq_control_get(log->control, MQ_TOPICS_VERSION);
         int queue = queue_of(table, log, half);
-        result = queue < 0 ? queue : store(log, bytes, record, half, queue, ended);
+        if (queue < 0) result = queue;
+        else if (atomic_load(&table->admitted[queue % ADMITTED_COUNT]) != mark_of(queue, version))
+            result = MQ_STALE;
+        else result = store(log, bytes, record, half, queue, version, ended);
         mq_fail_at(MQ_FAIL_COMMITTED);
     }
     if (result) {
         mq_transaction_settle(table, ended->name, MQ_TRANSACTION_PENDING);
-        return result == MQ_GONE || result == MQ_MISSING || result == MQ_INVALID ? MQ_END_UNUSUAL : result;
+        int is_elsewhere =
+            result == MQ_GONE || result == MQ_MISSING || result == MQ_INVALID || result == MQ_STALE;
+        return is_elsewhere ? MQ_END_UNUSUAL : result;
     }
     mq_transaction_settle(table, ended->name,
                           state == 8 ? MQ_TRANSACTION_COMMITTED : MQ_TRANSACTION_ROLLED_BACK);

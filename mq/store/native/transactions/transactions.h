@@ -88,8 +88,13 @@ int mq_transaction_end(mq_transactions *table, mq_log *log, const char *group, i
 
 /* The steps of it, for unusual ones. */
 
-/* Store the message of the half message at log_offset in a queue; the transaction is claimed. */
-int mq_transaction_store(mq_log *log, int64_t log_offset, int queue, mq_ended *ended);
+/* By this version of the topics, mq_transaction_end may store messages in this queue. */
+void mq_transaction_admit(mq_transactions *table, int queue, int64_t topics_version);
+/* Store the message of the half message at log_offset in a queue; the transaction is claimed. MQ_STALE if
+ * MQ_TOPICS_VERSION is not `topics_version`, by which the queue was chosen: a topic may have fewer queues by
+ * now than when the half message was sent. Admits the queue. */
+int mq_transaction_store(mq_transactions *table, mq_log *log, int64_t log_offset, int queue,
+                         int64_t topics_version, mq_ended *ended);
 /* An entry's state, with the token of the process that is ENDING it in the bits from 8 on; MQ_MISSING if it
  * has none. */
 int mq_transaction_state(mq_transactions *table, int64_t name);

@@ -6,6 +6,8 @@
 
 #include "transactions/transactions.h"
 
+enum { ADMITTED_COUNT = 1024 };
+
 struct mq_transactions {
     uint8_t *bytes;
     _Atomic int64_t *words;
@@ -14,6 +16,8 @@ struct mq_transactions {
     uint64_t token;
     _Atomic int last_queue; /* of a message that was committed: a guess at that of the next one */
     _Atomic int op_queue;
+    /* queues that commits may be stored in, each with the topics version that it goes by; 0: none */
+    _Atomic int64_t admitted[ADMITTED_COUNT];
 };
 
 /* Make the entry of a name, unless it is there or another one needs its place. Whether that was done. */
