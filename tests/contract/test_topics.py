@@ -222,6 +222,19 @@ def test_a_topic_that_shrinks_is_read_until_all_is_consumed(broker: mq.Broker) -
 
 
 @needs(SHRINKING)
+def test_queues_that_are_given_up_for_reading_get_no_new_messages(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 8)
+    topic = broker.create_topic("orders", read_queue_count=2)
+    assert queue_ids(topic) == [0, 1]
+    assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1]
+    filled(broker, 8)
+    broker.create_topic("orders", read_queue_count=3, shrink=True)
+    assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1, 2]
+    broker.create_topic("orders", read_queue_count=2, write_queue_count=4, shrink=True)
+    assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1, 2, 3]
+
+
+@needs(SHRINKING)
 def test_a_topic_that_shrinks_may_grow_again(broker: mq.Broker) -> None:
     filled(broker, 4)
     broker.create_topic("orders", 2, shrink=True)

@@ -270,12 +270,15 @@ def reshaped(settings: TopicSettings, change: TopicChange) -> TopicSettings:
     """The same topic with what is given changed; None leaves what is there.
 
     Fewer queues to read are what it shrinks to: those that it has are read until somebody finds them
-    consumed, which is RocketMQ's order of shrinking (fewer to write, wait, fewer to read)."""
-    read = change.read_queue_count or settings.final_read_count
+    consumed, which is RocketMQ's order of shrinking (fewer to write, wait, fewer to read). So they are not
+    written either, unless the queues to write are given too."""
+    read, write = change.read_queue_count or settings.final_read_count, settings.write_queue_count
+    if read < settings.final_read_count:
+        write = min(write, read)
     return replace(
         settings,
         read_queue_count=max(read, settings.read_queue_count),
-        write_queue_count=change.write_queue_count or settings.write_queue_count,
+        write_queue_count=change.write_queue_count or write,
         perm=settings.perm if change.perm is None else bits_of(change.perm),
         ordered=settings.ordered if change.ordered is None else change.ordered,
         shrink_to=read if read < settings.read_queue_count else None,

@@ -106,7 +106,8 @@ class MemoryBroker(Broker):
             known = self._topics.get(name)
             old = known or _Topic(0, 4, made_at=self._log_end)
             final = old.shrink_to or old.read_count or 4
-            reads, writes = change.read_queue_count or final, change.write_queue_count or old.write_count
+            reads = change.read_queue_count or final
+            writes = change.write_queue_count or min(old.write_count, reads if reads < final else 65_536)
             perm = old.perm if change.perm is None else change.perm
             ordered = old.ordered if change.ordered is None else change.ordered
             fresh = _Topic(max(reads, old.read_count), writes, perm, ordered, old.made_at)
@@ -140,8 +141,7 @@ class MemoryBroker(Broker):
                 raise TopicNotFound(name)
             for queue in [queue for queue in self.queues if queue.topic == name]:
                 del self.queues[queue]
-            kept = (each for each in self._waiting if each[3].properties["REAL_TOPIC"] != name)
-            self._waiting = sorted(kept)  # still a heap
+            self._waiting = sorted(each for each in self._waiting if each[3].properties["REAL_TOPIC"] != name)
             self._groups.forget_topic(name)
             self._version += 1
             self.changed.notify_all()
