@@ -11,6 +11,8 @@ from mq.store.store import Store
 
 __all__ = ["AgreedSettings"]
 
+UNREAD = 0, 0, 0  # the signature of no file
+
 
 class AgreedSettings:
     """mq/settings.json of a store, for one broker."""
@@ -18,8 +20,9 @@ class AgreedSettings:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.file = SettingsFile(store.root)
-        # With the file's times when they were so. A pair, and no lock: a signal handler may ask too.
-        self._known = self.file.signature(), store.settings
+        # With the file's signature when they were so. A pair, and no lock: a signal handler may ask too. What
+        # the store read when it was opened may have been changed since.
+        self._known: tuple[tuple[int, int, int] | None, Settings] = UNREAD, store.settings
 
     def current(self) -> Settings:
         """As they are by now; a look at the file's times, as long as nobody has changed them."""

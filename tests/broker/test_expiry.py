@@ -15,11 +15,12 @@ import pytest
 
 import mq
 from mq.api.retention import Expiring, Range, Unread
+from mq.broker.live_settings import AgreedSettings
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import USUAL, SettingsFile
 from tests.support import assigned
 from tests.support.eventually import eventually
-from tests.support.insides import duties_of, schedule_of, timer_of
+from tests.support.insides import duties_of, schedule_of, store_of, timer_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
 
@@ -149,6 +150,13 @@ def test_every_leader_uses_the_store_s_settings(directory: Path) -> None:
         other.change_settings(transaction_check_max=8, flush_interval=0.25)
         assert rounds.times()[0].check_max == 8
         assert duties_of(other).flush_interval() == 0.25
+
+
+def test_what_is_changed_while_a_store_is_opened_is_noticed(directory: Path) -> None:
+    with open_small(directory, retention_hours=1000) as broker:
+        opened = store_of(broker)  # It has read the settings; its broker is about to.
+        broker.change_settings(retention_hours=5)
+        assert AgreedSettings(opened).option("retention_hours") == 5
 
 
 # Not in silence.
