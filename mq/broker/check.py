@@ -3,6 +3,7 @@
 store       what mq.store.check looks at
 settings    mq/settings.json can be read
 timers      the wheel, its log and its check say the same
+topics      config/topics.json can be read, and is no older copy
 offsets     consumerOffset.json can be read, speaks of queues that there are, and says what groups' files do
 groups      no offset lies beyond the end of its queue, a group's file is whole
 broadcast   offsets of broadcasting consumers can be read
@@ -50,6 +51,7 @@ def problems(
         return
     try:
         yield from _of_groups(store)
+        yield from _of_topics(store)
         is_used = not store.open_lock.is_alone()
         store.open_lock.leave()  # Other processes may open the store meanwhile.
         yield from SettingsFile(root).problems()
@@ -93,6 +95,13 @@ def _of_queues(store: Store) -> Iterator[str]:
             yield f"topic {name}: {in_words(hidden)}; {why}"
         if waited_for := {each: found for each, found in held.items() if each not in hidden}:
             yield f"topic {name} is being shrunk to {final} queues: {in_words(waited_for)}"
+
+
+def _of_topics(store: Store) -> Iterator[str]:
+    topics = Topics(store.root)
+    topics.load()
+    for doubt in topics.doubts():
+        yield f"{doubt}: the next process that opens the store finds topics' queues by their messages"
 
 
 def _of_groups(store: Store) -> Iterator[str]:

@@ -256,8 +256,9 @@ def test_what_is_committed_goes_to_a_queue_that_the_topic_has_by_then(directory:
         producer = stack.enter_context(mq.TransactionProducer(broker, GROUP, lambda _: COMMIT))
         broker.create_topic("orders", 4)
 
-        def begun() -> list[AbstractContextManager[object]]:
-            halves = [producer.begin(mq.Message("orders", b"%d" % number)) for number in range(8)]
+        def begun() -> list[Any]:
+            halves: list[AbstractContextManager[object]] = []
+            halves += [producer.begin(mq.Message("orders", b"%d" % number)) for number in range(8)]
             for half in halves:
                 half.__enter__()
             return halves

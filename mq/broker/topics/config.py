@@ -42,6 +42,9 @@ READ_MAX = 8
 WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Of a topic that is being shrunk: how many queues it is to have to read. A broker ignores it.
 SHRINK_MEMBER = "mqReadQueueNums"
+# The version of a topics.json, and that mq has written it.
+COUNTER, COUNTER_WITHIN = re.compile(rb'"dataVersion"\s*:\s*\{[^{}]*"counter"\s*:\s*(\d{1,18})'), 4096
+OWN_MEMBER = f'"{BEGIN_MEMBER}"'.encode()
 UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -120,6 +123,7 @@ class Topics:
         self._locked = thread_locks(self.path, "reading topics")  # guards what follows
         self._table: dict[str, TopicSettings] = {}  # as of what was read last; grows in place
         self._seen: tuple[Any, Any] = None, None  # of which file and journal that is
+        self._unread = ""  # why topics.json itself was not read, where its .bak was
         self._journal_id, self._journal_end, self._line_count = "", 0, 0
 
     def load(self) -> dict[str, TopicSettings]:
@@ -160,19 +164,20 @@ class Topics:
                 self._table[name] = TopicSettings.from_json(name, settings)
 
     def _read(self) -> dict[str, TopicSettings]:
-        problems = []
-        for path in (self.path, self.path.with_name("topics.json.bak")):
+        problems, self._unread = [], ""
+        for path in (self.path, self._backup):
             try:
                 text = path.read_bytes().decode()
-                if not text.strip():
-                    continue
-                return self._parse(text)
+                if text.strip():
+                    return self._parse(text)
+                self._unread = self._unread or f"{path} is empty"
             except FileNotFoundError:
-                continue
+                self._unread = self._unread or f"{path} is missing"
             except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 if isinstance(error, OSError) and error.errno in WANTING:
                     raise
                 problems.append(f"{path}: {error}")
+                self._unread = self._unread or f"{path} is damaged ({error})"
         if problems:
             raise StoreCorrupted(
                 f"{'; '.join(problems)}: mend the file, or delete it and its .bak: topics are then found"
@@ -180,6 +185,28 @@ class Topics:
                 path=str(self.path),
             )
         return {}
+
+    def doubts(self) -> list[str]:
+        """Why what load() gave may be older than what was written last, in words."""
+        if self._unread:
+            is_known = self._backup.exists()  # Else there is no state before, which queues would contradict.
+            return [f"{self._unread}: {self._backup}, the state before it, counts"] if is_known else []
+        try:
+            texts = self.path.read_bytes(), self._backup.read_bytes()
+            if self.path.samefile(self._backup):
+                return []  # The writer died before it replaced the file.
+        except OSError:
+            return []
+        counters = [int(found[1]) for text in texts if (found := COUNTER.search(text, 0, COUNTER_WITHIN))]
+        is_older = len(counters) == 2 and counters[0] < counters[1]
+        # A broker may write the same state twice.
+        if is_older or (texts[0] == texts[1] and OWN_MEMBER in texts[0]):
+            return [f"{self.path} is an older copy: {self._backup} is as new, or newer"]
+        return []
+
+    @property
+    def _backup(self) -> Path:
+        return self.path.with_name("topics.json.bak")
 
     def _parse(self, text: str) -> dict[str, TopicSettings]:
         try:
@@ -225,6 +252,11 @@ class Topics:
                 self._table, self._seen = {}, (None, None)
         else:
             self.change(topics, {name: None})
+
+    def rewrite(self, topics: dict[str, TopicSettings]) -> None:
+        """Have a file that says just this. Called under `changing`."""
+        with self._locked():
+            self._save(topics)
 
     def fold(self) -> None:
         """Have in topics.json what the journal says. Called under `changing`."""

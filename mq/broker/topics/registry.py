@@ -71,6 +71,7 @@ class Catalog:
         self._known: tuple[int, dict[str, TopicSettings]] = -1, {}
         self._shrinking: tuple[int, list[str]] = -1, []  # the same of those that are being shrunk
         self._adopt_queues()
+        self._adopt_more_queues()
         if not store.read_only:
             store.at_last_close(self.fold)
 
@@ -235,6 +236,34 @@ class Catalog:
                         *(self._store.root, ", ".join(found[:NAMED_MAX])),
                         f" and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else "",
                     )
+
+    def _adopt_more_queues(self) -> None:
+        """Topics that have fewer queues than hold messages, by settings that an older copy or a damaged
+        topics.json leaves. A topic that was shrunk on purpose gets its queues back, consumed as they are."""
+        known = self.current()
+        doubts = self._topics.doubts()
+        if not doubts:
+            return
+        ends = dict(sorted(self._store.queues()))  # topic -> its last queue
+        wider = {
+            topic: replace(grown(known[topic], last), shrink_to=None)
+            for topic, last in ends.items()
+            if topic in known and last >= known[topic].read_queue_count
+        }
+        found = [f"{topic} ({each.read_queue_count} queues)" for topic, each in sorted(wider.items())]
+        more = f" and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else ""
+        _log.warning(
+            "%s. Topics with more queues that hold messages have these again: %s%s",
+            *("; ".join(doubts), ", ".join(found[:NAMED_MAX]) or "none", more),
+        )
+        if self._store.read_only:
+            self._known = self._known[0], {**known, **wider}
+            return
+        with self._topics.changing():
+            topics = self._topics.load()
+            if self._topics.doubts():  # Else another process was faster.
+                self._topics.rewrite({**topics, **wider})
+                self._store.topics_changed()
 
     def check_writable(self) -> None:
         """Raises NotPermitted for a directory that is open to be read alone."""
