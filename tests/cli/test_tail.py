@@ -40,6 +40,8 @@ def shown(out: str) -> list[int]:
         (("--from", "0"), list(range(50))),
         (("--from", "1h"), list(range(50))),
         (("--from", "last"), []),
+        (("--from", "earliest"), list(range(50))),
+        (("--from", "latest"), []),
         (("--from", "first", "--tags", "even"), list(range(0, 50, 2))),
         (("--from", "first", "--tags", "even || odd"), list(range(50))),
         (("--tags", "odd"), [41, 43, 45, 47, 49]),

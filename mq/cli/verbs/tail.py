@@ -6,6 +6,7 @@ import time
 import click
 
 import mq
+from mq.api.beginning import BEGINNINGS
 from mq.cli.follow import MessageFilter, TopicFollower, age_order, merged
 from mq.cli.printing import as_json, emit_json, emit_line, visible
 from mq.cli.session import Session, moment, with_json
@@ -14,8 +15,8 @@ TOPIC_LOOK_INTERVAL = 0.25  # seconds between two checks for a topic that does n
 
 
 def _position(text: str) -> str | int:
-    """`first`, `last`, or a time."""
-    return text if text in {"first", "last"} else moment(text)
+    """`first`, `last`, or a time; `earliest` and `latest` are accepted too, as in `consume`."""
+    return BEGINNINGS.get(text) or moment(text)
 
 
 @click.command()
