@@ -194,7 +194,7 @@ def test_a_queue_that_is_listed_and_does_not_exist_is_named() -> None:
         ("config", r"config\(queues\)"),
         ("machine-room", r"machine_room\(rooms\)"),
         ("nearby", r"nearby\(inner, room_of_broker, room_of_client\)"),
-        ("fair", "'averagely', 'circle', 'consistent-hash'"),
+        ("fair", r"'averagely', 'circle', 'consistent-hash', config\(queues\), .*, or a callable"),
     ],
 )
 def test_a_name_that_is_not_enough_tells_the_way_out(name: Any, way_out: str) -> None:

@@ -49,6 +49,7 @@ def refusal(expression: str) -> mq.FilterSyntaxError:
         ("a LIKE 'x%'", 2, "there is no LIKE"),
         ("a + 1 > 5", 2, "there is no arithmetic"),
         ("a - 1 > 5", 2, "there is no arithmetic"),
+        ("a = '1' -- one", 8, "a comment that begins with -- ends with a line end, and here is none"),
         ("a * 2 = 4", 2, "'*' has no meaning here"),
         ("a mod 2 = 1", 2, "there is no arithmetic"),
         ("中 = 1", 0, "'中' has no meaning here"),

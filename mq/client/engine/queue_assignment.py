@@ -79,7 +79,7 @@ def strategy_of(strategy: AnyStrategy) -> Strategy:
             f"the strategy {strategy!r} needs facts: give"
             f" {WITH_FACTS[strategy]} of mq.client.engine.queue_assignment"
         )
-    known = ", ".join(map(repr, (*NAMED, *WITH_FACTS)))
+    known = ", ".join((*map(repr, NAMED), *WITH_FACTS.values()))
     raise ValueError(f"there is no strategy {strategy!r}: give one of {known}, or a callable")
 
 

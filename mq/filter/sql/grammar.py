@@ -200,7 +200,7 @@ def _unexpected(expression: str, error: UnexpectedToken) -> FilterSyntaxError:
     at = len(expression) if token.type == "$END" else token.start_pos
     assert at is not None
     accepted = set(error.accepts)
-    if "OR" in accepted and (hint := _hint(token)):
+    if "OR" in accepted and (hint := _hint(expression, token)):
         return syntax_error(expression, at, hint)
     expected = []
     if accepted >= _BEGINS_OPERAND:
@@ -219,7 +219,9 @@ def _unquoted(word: str) -> tuple[bool, str]:
     return not word.isalpha(), word
 
 
-def _hint(token: Token) -> str | None:
+def _hint(expression: str, token: Token) -> str | None:
+    if token.type == "MINUS" and expression.startswith("--", token.start_pos):
+        return "a comment that begins with -- ends with a line end, and here is none"
     if token.type in {"PLUS", "MINUS"}:
         return "there is no arithmetic"
     return _UNKNOWN_OPERATORS.get(str(token.value).upper()) if token.type == "NAME" else None
