@@ -56,7 +56,7 @@ class PushConsumer:
     in all processes together, and what fails blocks its queue for `suspend_ms`. A message that fails comes
     again up to max_reconsume_times, then it goes to the group's dead letters; -1 is RocketMQ's default: 16,
     in order without end. A listener that takes longer than consume_timeout (s) loses its messages to the
-    retry topic; it is not interrupted.
+    retry topic, but not in order or broadcasting; it is not interrupted.
 
     `allocate` shares out the queues: see mq.client.engine.queue_assignment. `assignment_listener(topic,
     queues, mine)` is told of what this consumer gets. At most pull_threshold_for_queue messages and
