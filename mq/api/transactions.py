@@ -132,8 +132,8 @@ class Ender(Protocol):
         result of the half message, or the Check, for a broker of which there are several.
 
         Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
-        group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over
-        is ended by checks alone (NotPermitted)."""
+        group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over,
+        and so is the transaction_timeout, is ended by checks alone (NotPermitted)."""
         ...
 
 

@@ -259,7 +259,7 @@ class LocalBroker(Parts, DirectoryBroker):
 
     def change_settings(self, **changes: Any) -> None:
         """Change options that the store keeps, for all processes: retention_hours, flush_interval, and the
-        others that docs/files.md names.
+        others that docs/guide.md names.
 
         Retention and transactions go by them within 10 s, all else as soon as a process opens the store.
         Raises TypeError, ValueError, NotPermitted.
