@@ -249,7 +249,7 @@ def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_what_is_committed_goes_to_a_queue_that_the_topic_has_by_then(directory: Path, flush: str) -> None:
+def test_what_is_committed_goes_to_a_queue_that_the_topic_has_by_then(directory: Path, flush: Any) -> None:
     """Also where commits went to all queues before, and from the second one on."""
     with ExitStack() as stack:
         broker = stack.enter_context(mq.open(directory, flush=flush))
