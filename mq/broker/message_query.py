@@ -58,7 +58,7 @@ class Finder:
                         break
             if newest is not None:
                 return newest
-        if log_offset is not None and _is_of_another(msg_id, self._store.settings.address):
+        if log_offset is not None and _is_of_another(msg_id, self._store.settings.addresses):
             raise MessageNotFound(
                 msg_id,
                 f"no message of this store has the id {msg_id!r}: by its first bytes, another store gave it",
@@ -122,11 +122,11 @@ class Finder:
                 yield message
 
 
-def _is_of_another(msg_id: str, address: bytes) -> bool:
-    """Whether mq gave an offset id, in a store whose records carry another address. Older versions wrote
-    127.0.0.1 in all of them."""
+def _is_of_another(msg_id: str, addresses: set[bytes]) -> bool:
+    """Whether mq gave an offset id, in a store whose records carry none of these addresses. Older versions
+    wrote 127.0.0.1 in all of them."""
     host = bytes.fromhex(msg_id)[:-8]
-    ours = {LOOPBACK, address}
+    ours = {LOOPBACK, *addresses}
     return host[:1] == LOOPBACK[:1] and host[4:] == PORT and host[:4] not in ours
 
 

@@ -18,7 +18,7 @@ from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
 from tests.support.appending import append_one
 from tests.support.eventually import eventually
-from tests.support.insides import broadcast_offsets_of, was_recovered
+from tests.support.insides import broadcast_offsets_of, store_of, was_recovered
 from tests.support.recording_listener import Heard
 from tests.support.store.small_store import contents, open_small, send
 
@@ -203,9 +203,23 @@ def test_offsets_beyond_the_end_begin_where_consume_from_says(
     options = {"offsets_dir": tmp_path / "offsets"}
     with filled(directory, 5, first=3) as broker:
         consume(broker, 8, **options)
+        first_id = store_of(broker).settings.store_id
     with open_small(before) as broker:
+        (tmp_path / "offsets" / first_id).rename(tmp_path / "offsets" / store_of(broker).settings.store_id)
         assert consume(broker, 3, **options) == bodies(3)
     assert "are beyond the end" in caplog.text
+
+
+def test_a_copy_of_the_store_has_offsets_of_its_own(directory: Path, tmp_path: Path) -> None:
+    """From there on the two have messages of their own, under the same queue offsets."""
+    with filled(directory, 3):
+        pass
+    shutil.copytree(directory, tmp_path / "copy")
+    options = {"offsets_dir": tmp_path / "offsets"}
+    with filled(directory, 5, first=3) as broker:
+        consume(broker, 8, **options)
+    with filled(tmp_path / "copy", 7, first=100) as broker:
+        assert consume(broker, 10, **options) == bodies(3) + bodies(100, 107)
 
 
 def test_offsets_are_not_saved_into_a_directory_that_took_the_place(tmp_path: Path) -> None:

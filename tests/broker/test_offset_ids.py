@@ -118,6 +118,18 @@ def test_ids_stay_good_in_a_copy_and_after_a_kill(tmp_path: Path) -> None:
             assert broker.message(result.offset_msg_id.lower()).body == b"one"
 
 
+def test_what_a_copy_and_its_original_give_from_then_on_are_different_ids(tmp_path: Path) -> None:
+    with open_small(tmp_path / "a") as broker:
+        broker.create_topic("orders", 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with open_small(tmp_path / "a") as broker:
+        given = broker.topic("orders").send(b"pay alice").offset_msg_id
+    with open_small(tmp_path / "b") as broker:
+        assert broker.topic("orders").send(b"pay bobby").offset_msg_id[16:] == given[16:]
+        with pytest.raises(mq.MessageNotFound):
+            broker.message(given)
+
+
 def test_an_address_is_one_of_the_machines_own() -> None:
     seen = {Settings(store_id).address for store_id in ("000001" + "0" * 26, "000000" + "0" * 26, "f" * 32)}
     assert seen == {bytes([127, 0, 0, 2])}

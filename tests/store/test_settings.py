@@ -15,7 +15,7 @@ import pytest
 
 import mq
 from mq.broker.check import problems
-from mq.store.directory.settings import LOST, Settings, SettingsFile
+from mq.store.directory.settings import COPIED, LOST, Settings, SettingsFile
 from tests.support.insides import store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small
@@ -34,9 +34,28 @@ def test_the_first_opener_makes_an_identity_and_it_stays(directory: Path, tmp_pa
         peer.kill()
     mq.open(tmp_path / "other").close()
     assert store_id(tmp_path / "other") != first
-    shutil.copytree(directory, tmp_path / "copy")
-    mq.open(tmp_path / "copy").close()
-    assert store_id(tmp_path / "copy") == store_id(directory) == first
+
+
+def test_a_copy_gets_an_identity_of_its_own_and_knows_the_former_ones(
+    directory: Path, tmp_path: Path
+) -> None:
+    open_small(directory).close()
+    first, copy = store_id(directory), tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    with mq.open(copy, read_only=True) as broker:
+        assert store_of(broker).settings.store_id == first
+    open_small(copy).close()
+    second = SettingsFile(copy).read()
+    assert second.store_id not in ("", first)
+    assert (second.former_ids, second.moved, second.held) == ((first,), False, COPIED)
+    open_small(copy).close()
+    assert SettingsFile(copy).read() == second
+    assert store_id(directory) == first
+    for number in range(20):
+        shutil.copytree(copy, tmp_path / f"{number}")
+        copy = tmp_path / f"{number}"
+        open_small(copy).close()
+    assert len(SettingsFile(copy).read().former_ids) == 16
 
 
 def test_a_reader_makes_none(directory: Path) -> None:

@@ -3,15 +3,17 @@
 On disk: mq/settings.json, one JSON object. Members that are unknown here are kept as they are.
 
     store_id        32 hex digits, random: the store's own identity
+    former_ids      those of the stores that this one was copied from, the latest last
     had_messages    whether the log had messages when the store got its identity: it is older than that
     place           inode number and birth time (ns) of this very file: a copy of it lies in another place
     held            "copied" or "lost": nothing is deleted by retention before somebody confirms it; or ""
     away            the latest time, from and to (ms), in which no process had the store open; null if none
     ...             the options of USUAL, which duties go by; absent before a process has settled them
 
-The identity is made once, by the first process that opens the store for writing, and goes with a copy of the
-directory. The file is replaced as a whole, under the lock of mq/settings.lock; settings.json.bak is the state
-before. A member that neither has intact begins anew, which a warning in the log (mq.store) says.
+The identity is made by the first process that opens the store for writing, and anew by the first one that
+opens a copy of the directory so: from there on the two have messages of their own. The file is replaced as a
+whole, under the lock of mq/settings.lock; settings.json.bak is the state before. A member that neither has
+intact begins anew, which a warning in the log (mq.store) says.
 
 The mtime of mq/settings.lock is when the leader was last at work: what is longer ago was `away`.
 """
@@ -47,6 +49,7 @@ TIME_MAX = 1 << 53
 # The one that older versions of mq wrote, and those that no host has.
 UNFIT_HOSTS = {b"", b"\x00\x00\x00", b"\x00\x00\x01", b"\xff\xff\xff"}
 STORE_PORT: int = lib.MQ_STORE_PORT
+FORMER_MAX = 16
 STORE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 COPIED, LOST = "copied", "lost"
 
@@ -65,10 +68,12 @@ USUAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """store_id is "" where a store has none yet. options: those of USUAL that are settled. others: members of
-    the file that are unknown here."""
+    """store_id is "" where a store has none yet. moved: the file lies elsewhere than where it was written.
+    options: those of USUAL that are settled. others: members of the file that are unknown here."""
 
     store_id: str = ""
+    former_ids: tuple[str, ...] = ()
+    moved: bool = False
     had_messages: bool = False
     held: str = ""
     away: tuple[int, int] | None = None
@@ -87,8 +92,17 @@ class Settings:
     def address(self) -> bytes:
         """The four bytes of the address that new records carry as their store host: one of the machine's own,
         127.0.0.0/8, made of the identity, so that the offset id of a message tells which store it is of."""
-        own = bytes.fromhex(self.store_id[:6])
-        return b"\x7f" + (own if own not in UNFIT_HOSTS else b"\x00\x00\x02")
+        return _address_of(self.store_id)
+
+    @property
+    def addresses(self) -> set[bytes]:
+        """Those that records here may carry: also those of the stores that this one was copied from."""
+        return {self.address, *map(_address_of, self.former_ids)}
+
+
+def _address_of(store_id: str) -> bytes:
+    own = bytes.fromhex(store_id[:6])
+    return b"\x7f" + (own if own not in UNFIT_HOSTS else b"\x00\x00\x02")
 
 
 def check_number(name: str, value: Any, low: float, high: float) -> None:
@@ -109,6 +123,13 @@ def check_count(name: str, value: Any, high: int) -> None:
 def _check_store_id(value: Any) -> None:
     if not isinstance(value, str) or not STORE_ID.fullmatch(value):
         raise ValueError(f"store_id is {value!r:.100}: it has 32 hex digits")
+
+
+def _check_former_ids(value: Any) -> None:
+    if not isinstance(value, (list, tuple)) or len(value) > FORMER_MAX:
+        raise ValueError(f"former_ids is {value!r:.100}: it has at most {FORMER_MAX} ids")
+    for store_id in value:
+        _check_store_id(store_id)
 
 
 def _check_had_messages(value: Any) -> None:
@@ -143,6 +164,7 @@ def _count(name: str, high: int) -> Callable[[Any], None]:
 # What each member of the file must be: a function that raises ValueError or TypeError for anything else.
 CHECKS: dict[str, Callable[[Any], object]] = {
     "store_id": _check_store_id,
+    "former_ids": _check_former_ids,
     "had_messages": _check_had_messages,
     "held": _check_held,
     "away": _check_away,
@@ -198,6 +220,8 @@ class SettingsFile:
         options = {name: table.pop(name) for name in USUAL if name in table}
         settings = Settings(
             store_id=table.pop("store_id", ""),
+            former_ids=tuple(table.pop("former_ids", ())),
+            moved=held == COPIED,
             had_messages=table.pop("had_messages", False),
             held=table.pop("held", "") or held,
             away=(int(away[0]), int(away[1])) if away else None,
@@ -236,6 +260,9 @@ class SettingsFile:
             changes["had_messages"] = has_messages and not self.path.exists()
             if not has_messages:
                 changes["held"] = ""  # A new store: nothing is there that anybody could miss.
+        elif settings.moved:
+            changes["store_id"] = os.urandom(16).hex()
+            changes["former_ids"] = (*settings.former_ids, settings.store_id)[-FORMER_MAX:]
         return self.update(**changes) if changes else settings
 
     def signature(self) -> tuple[int, int, int] | None:
@@ -263,6 +290,7 @@ class SettingsFile:
             **settings.others,
             **settings.options,
             "store_id": settings.store_id,
+            "former_ids": settings.former_ids,
             "had_messages": settings.had_messages,
             "held": settings.held,
             "away": settings.away,
