@@ -146,3 +146,46 @@ def test_stale_units_hide_no_message_from_retention(
             assert queue.min_offset <= kept[0]
             found = [message.queue_offset for message in readable(queue)]
             assert found[-len(kept) :] == kept
+
+
+@pytest.mark.parametrize("place", ["", "orders", "orders/0", f"orders/0/{0:020}"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_stands_in_the_place_of_a_queue_is_moved_away(
+    path: Path, place: str, is_killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = path / "consumequeue" / place
+    is_file_wanted = in_the_way.is_file()
+    if is_file_wanted:
+        in_the_way.unlink()
+        in_the_way.mkdir()
+    else:
+        shutil.rmtree(in_the_way)
+        in_the_way.write_bytes(b"not a directory")
+    if is_killed:
+        (path / "mq" / "control").unlink()
+    with caplog.at_level(logging.WARNING, "mq.store"), open_store(path) as broker:
+        assert read(broker) == WHOLE
+        fill(broker, "orders", 5, prefix="later")
+        assert len(read(broker)) == COUNT + 5
+    assert f"{in_the_way} is no file or directory of a queue" in caplog.text
+    [kept] = (path / "mq" / "damaged").iterdir()
+    assert kept.is_dir() if is_file_wanted else kept.read_bytes() == b"not a directory"
+    assert list(problems(path)) == []
+
+
+@pytest.mark.parametrize("name", ["config/topics.json", "mq/groups/billing"])
+def test_a_directory_in_the_place_of_a_file_is_named(path: Path, name: str) -> None:
+    def use() -> None:
+        with open_store(path) as broker:
+            broker.group("billing").reset("orders", to="earliest")
+
+    use()
+    in_the_way = path / name
+    in_the_way.unlink()
+    in_the_way.mkdir()
+    with pytest.raises(mq.StoreCorrupted, match=f"{in_the_way}: .*Is a directory"):
+        use()
+    assert any(name in problem for problem in problems(path))
+    in_the_way.rmdir()
+    with open_store(path) as broker:
+        assert read(broker) == WHOLE

@@ -23,6 +23,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ class Offsets:
         has the store open: others may have them mapped."""
         for group in self.group_files():
             if self.current_of(group, numbers, lambda _topic: True) == {}:
-                (self._root / "mq" / "groups" / group).unlink(missing_ok=True)
+                with suppress(IsADirectoryError):  # None of ours.
+                    (self._root / "mq" / "groups" / group).unlink(missing_ok=True)
 
     def has(self, group: str, numbers: Numbers, exists: Callable[[str], bool]) -> bool:
         """Whether anything is committed for a group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ def _write_config(path: Path, text: str | Callable[[int], str], check: Callable[
             data = data[os.write(fd, data) :]
         os.fsync(fd)
     backup = path.with_name(path.name + ".bak")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists():
         backup.unlink(missing_ok=True)
         os.link(path, backup)

@@ -49,11 +49,19 @@ __all__ = ["is_segment_name", "segment_files"]
 NAME_SIZE = 20
 
 
-def segment_files(directory: Path) -> list[Path]:
-    """The files of a log or a queue, oldest first: those whose name is 20 digits."""
+def segment_files(directory: Path, misplaced: list[Path] | None = None) -> list[Path]:
+    """The files of a log or a queue, oldest first: those whose name is 20 digits. misplaced gets what has
+    such a name and is no file."""
+    names = []
     try:
         with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if is_segment_name(entry.name) and entry.is_file()]
+            for entry in entries:
+                if not is_segment_name(entry.name):
+                    continue
+                if entry.is_file():
+                    names.append(entry.name)
+                elif misplaced is not None:
+                    misplaced.append(directory / entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [directory / name for name in sorted(names)]

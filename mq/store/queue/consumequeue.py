@@ -23,37 +23,54 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mq.names import is_topic_name
 from mq.store.native import ffi, lib
 from mq.store.shared.control import Control
 
 __all__ = ["last_unit", "queue_directories", "remove_queue", "remove_queues"]
 
 
-def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[str, int, Path]]:
+def queue_directories(
+    root: Path, kind: str = "consumequeue", misplaced: list[Path] | None = None
+) -> Iterator[tuple[str, int, Path]]:
     """(topic, queue id, directory) of every queue that has a directory, of this kind; other names are
-    RocketMQ's to ignore too."""
+    RocketMQ's to ignore too. misplaced gets what has such a name and is no directory."""
+    others = [] if misplaced is None else misplaced
     try:
-        topics = _directories(root / kind)
-    except (FileNotFoundError, NotADirectoryError):
+        topics = _directories(root / kind, is_topic_name, others)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        others.append(root / kind)
         return
     for topic in topics:
         try:
-            queues = _directories(root / kind / topic)
+            queues = _directories(root / kind / topic, _is_queue_name, others)
         except FileNotFoundError:
             continue  # Another process deleted the topic since its name was read.
         for queue in queues:
-            if queue.isascii() and queue.isdigit():
+            if _is_queue_name(queue):
                 yield topic, int(queue), root / kind / topic / queue
 
 
-def _directories(path: Path) -> list[str]:
+def _is_queue_name(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _directories(path: Path, is_name: Callable[[str], bool], misplaced: list[Path]) -> list[str]:
     """The names of those in a directory, in their order."""
+    names = []
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        for entry in entries:
+            if entry.is_dir():
+                names.append(entry.name)
+            elif is_name(entry.name):
+                misplaced.append(path / entry.name)
+    return sorted(names)
 
 
 def remove_queue(root: Path, topic: str, queue_id: int) -> None:

@@ -20,6 +20,7 @@ from mq.store.native import check, ffi, lib
 from mq.store.queue.consumequeue import queue_directories
 from mq.store.queue.extensions import discard_extensions, extension_files, load_extensions
 from mq.store.recovery.control_validation import Hint
+from mq.store.recovery.misplaced import set_aside
 from mq.store.recovery.plausibility import are_extensions_sound, first_bad_file, unit_at
 from mq.store.shared.control import Control
 
@@ -63,11 +64,12 @@ def load_queues(
     """Find each queue's end, at the latest where the log ends, and remove files that cannot be what was
     written."""
     found, unit = Loaded(), int(lib.MQ_UNIT_SIZE)
-    for topic, queue_id, directory in queue_directories(root):
+    misplaced: list[Path] = []
+    for topic, queue_id, directory in queue_directories(root, misplaced=misplaced):
         name = topic.encode()
         if len(name) >= lib.MQ_TOPIC_MAX:
             continue
-        files = segment_files(directory)
+        files = segment_files(directory, misplaced)
         low, high = known.queues.get((topic, queue_id), (0, 0))
         bad = first_bad_file(files, sizes.queue_file_size, log_end)
         if bad is not None and bad == len(files) - 1 > 0 and _follows(files, sizes.queue_file_size):
@@ -102,13 +104,22 @@ def load_queues(
             _end_early(found, log, control, number, f"{topic}/{queue_id}")
         elif known.is_certain and not _has_extensions(root, control, number, topic, queue_id, sizes):
             found.lost.append(f"extensions of {topic}/{queue_id}")
+    if misplaced:
+        before_removal()
+        found.lost += [str(path.relative_to(root)) for path in misplaced]
+        set_aside(root, misplaced)
+    found.lost += _without_directory(root, known)
+    return found
+
+
+def _without_directory(root: Path, known: Hint) -> list[str]:
+    """Queues that are known to have had messages."""
     present = {(topic, queue_id) for topic, queue_id, _ in queue_directories(root)}
-    found.lost += [
+    return [
         f"{topic}/{queue_id}"
         for (topic, queue_id), (low, high) in known.queues.items()
         if high > low and (topic, queue_id) not in present
     ]
-    return found
 
 
 def _follows(files: list[Path], size: int) -> bool:

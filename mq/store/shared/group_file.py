@@ -169,16 +169,15 @@ def slots_in(path: Path, epoch: int, *, of_any_boot: bool = False) -> bytes | No
     of_any_boot: believe it after a reboot too. Changes nothing, keeps nothing open, and asks nobody.
     """
     try:
-        file = opened_file(path, os.O_RDONLY)
+        with opened_file(path, os.O_RDONLY) as fd:
+            header = Header(os.pread(fd, HEADER.size, 0))
+            is_kept = of_any_boot and header.is_whole and header.epoch == epoch
+            if not (is_kept or header.is_of(epoch)) or os.fstat(fd).st_size < MAPPED_SIZE:
+                return None
+            data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
+            return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
     except OSError:
         return None
-    with file as fd:
-        header = Header(os.pread(fd, HEADER.size, 0))
-        is_kept = of_any_boot and header.is_whole and header.epoch == epoch
-        if not (is_kept or header.is_of(epoch)) or os.fstat(fd).st_size < MAPPED_SIZE:
-            return None
-        data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
-        return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
 
 
 def damage_of(path: Path) -> str | None:
