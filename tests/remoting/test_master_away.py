@@ -8,12 +8,20 @@ from collections.abc import Callable
 import pytest
 
 import mq
+from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections import cluster as routes
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.remoting import Remoting
+from mq.remoting.client.groups.initial_offset import InitialOffset
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.requests.offsets import GetMaxOffset, OffsetAnswer
 from mq.remoting.codec.requests.statistics import GetConsumerConnections
 from mq.remoting.codec.response_codes import ResponseCode
 from tests.support.eventually import eventually
-from tests.support.fake_cluster import FakeCluster, open_cluster
-from tests.support.remoting_peer import Peer, with_code
+from tests.support.fake_cluster import FakeCluster, answer, open_cluster
+from tests.support.remoting_peer import Link, Peer, with_code
 
 
 def wait(what: Callable[[], bool]) -> None:
@@ -47,3 +55,35 @@ def test_a_master_that_is_gone_at_a_route_refresh_is_one_line(
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
     assert len(texts) == len(set(texts))
     assert all("tries again in 1 s" in text for text in texts)
+
+
+def test_a_group_that_begins_with_the_last_begins_with_what_comes_when_the_master_is_back(
+    peer: Peer, remoting: Remoting
+) -> None:
+    """Its members start while one of several masters is away."""
+    cluster, queue = FakeCluster(peer), mq.MessageQueue("orders", "a", 0)
+    cluster.queue_counts["orders"] = 1
+
+    async def end(link: Link, request: Frame) -> None:
+        answer(link, request, OffsetAnswer(7))
+
+    with Peer() as master:
+        cluster.serve(master)
+        master.on(GetMaxOffset.CODE, end)
+        cluster.master = master.address
+        master.stop()
+        known = Cluster(remoting, NameServers(remoting, (peer.address,)))
+        assert known.route("orders") is not None
+        initial = InitialOffset(Brokers(remoting, known), Namespace(), "last", [queue])
+        with pytest.raises(mq.RemotingError, match=master.address):
+            initial.offset(queue)
+        master.start()
+        wait(lambda: _offset_or_none(initial, queue) == 7)
+        assert initial.offset(mq.MessageQueue("orders", "a", 1)) is None  # It was made later.
+
+
+def _offset_or_none(initial: InitialOffset, queue: mq.MessageQueue) -> int | None:
+    try:
+        return initial.offset(queue)
+    except mq.RemotingError:
+        return None  # The next attempt to connect is not due yet.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mq.api.results import MessageQueue
-from mq.errors import NotPermitted
+from mq.errors import NotPermitted, RemotingError, RequestTimeout
 from mq.names import RETRY_PREFIX
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import body_of
@@ -27,7 +27,7 @@ __all__ = ["InitialOffset"]
 
 class InitialOffset:
     """queues: those that exist when the group begins. "last" means their current end, and 0 for later
-    queues."""
+    queues. Where a broker is away it is the end that the queue has when it is first taken."""
 
     def __init__(
         self,
@@ -40,14 +40,19 @@ class InitialOffset:
         self._namespace = namespace
         self._consume_from = consume_from
         self._ends: dict[MessageQueue, int] = {}
+        self._unknown: set[MessageQueue] = set()
         if consume_from == "last":
-            self._ends = {queue: self._end(queue) for queue in queues}
+            for queue in queues:
+                self._note_end(queue)
 
     def offset(self, queue: MessageQueue) -> int | None:
         """The initial offset; None: that of the oldest message. Raises RemotingError, RequestTimeout."""
         if self._is_first(queue):
             return self._first(queue)
         if self._consume_from == "last":
+            if queue in self._unknown:
+                self._ends[queue] = self._end(queue)
+                self._unknown.discard(queue)
             return self._ends.get(queue)
         assert isinstance(self._consume_from, int)
         wire = self._namespace.wire_queue(queue)
@@ -73,6 +78,14 @@ class InitialOffset:
             return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
         except NotPermitted:
             return 0
+
+    def _note_end(self, queue: MessageQueue) -> None:
+        try:
+            self._ends[queue] = self._end(queue)
+        except (RemotingError, RequestTimeout) as error:
+            if isinstance(error, RemotingError) and error.code is not None:
+                raise  # The broker is there, and refuses.
+            self._unknown.add(queue)
 
     def _end(self, queue: MessageQueue) -> int:
         wire = self._namespace.wire_queue(queue)
