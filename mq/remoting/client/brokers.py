@@ -94,10 +94,26 @@ class Brokers:
                 failure = error
         raise failure
 
-    def all_names(self) -> list[str]:
-        """The names of all brokers with a master. Asks a name server."""
+    def names(self) -> list[str]:
+        """The names of all brokers, also of those that have only slaves now. Asks a name server."""
         found = self.cluster.everything().broker_addr_table
-        return sorted(name for name, broker in found.items() if broker.master is not None)
+        return sorted(name for name, broker in found.items() if broker.broker_addrs)
+
+    def masters(self, needed: Collection[str] | None = None) -> list[str]:
+        """The names of all brokers with a master, for a change of each. Asks a name server. Raises
+        RemotingError if one of `needed`, which are all by default, has none, or if there is no master."""
+        names = self.names()
+        found = [name for name in names if self.cluster.address(name) is not None]
+        for name in names if needed is None else sorted(needed):
+            self._known(name, self.cluster.address(name), "master")
+        if not found:
+            asked = self.cluster.name_servers
+            raise RemotingError(
+                f"no broker has a master now; the brokers known are: {', '.join(names) or 'none'}; asked was"
+                f" the name server at {asked}",
+                address=asked,
+            )
+        return found
 
     def cluster_names(self) -> set[str]:
         """The names of the clusters. Each broker has a topic of its cluster's name."""

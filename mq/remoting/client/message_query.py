@@ -104,7 +104,7 @@ class MessageQuery:
         """Raises ValueError if the handle belongs to a broker of another cluster."""
         cluster = self._brokers.cluster
         if cluster.any_address(recalled.broker_name) is None:
-            known = self._brokers.all_names()
+            known = self._brokers.names()
             if recalled.broker_name not in known:
                 raise ValueError(
                     f"this recall handle is of broker {recalled.broker_name!r}; those of this cluster are:"
@@ -128,7 +128,7 @@ class MessageQuery:
         return self._namespace.plain_messages(records_of(answer, broker_name))
 
     def _name_of(self, address: str) -> str | None:
-        self._brokers.all_names()
+        self._brokers.names()
         for name, broker in self._brokers.cluster.brokers.items():
             if address in broker.broker_addrs.values():
                 return name

@@ -99,7 +99,7 @@ class RemoteTopics:
         """See Broker.topics."""
         answer = self._name_servers.call(GetTopicList())
         checked(answer, GetTopicList, self._name_servers.chosen)
-        own = set(self._brokers.all_names()) | self._brokers.cluster_names()
+        own = set(self._brokers.names()) | self._brokers.cluster_names()
         return sorted(
             self._namespace.plain(name)
             for name in body_of(TopicNames, answer).topic_list
@@ -119,7 +119,7 @@ class RemoteTopics:
                 )
         route = self._fresh(topic)
         known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
-        names = self._brokers.all_names()
+        names = self._brokers.masters(known)
         made = {name: self._update(name, topic, known.get(name), change) for name in names}
         self._wait_for_route(topic, made)
 
@@ -131,8 +131,8 @@ class RemoteTopics:
         if self._fresh(topic) is None:
             raise no_route(topic, self._brokers.cluster.name_servers)
         wire = self._namespace.wire(topic)
-        for name in self._brokers.all_names():
-            self._brokers.ask(name, DeleteTopicInBroker(wire))
+        for name in self._brokers.masters():
+            self._brokers.ask(name, DeleteTopicInBroker(wire), only_master=True)
         for address, answer in self._name_servers.call_all(DeleteTopicInNameServer(wire)).items():
             if isinstance(answer, MQError):
                 raise answer
@@ -171,7 +171,7 @@ class RemoteTopics:
             order=self._is_ordered(broker_name, topic) if known and ordered is None else bool(ordered),
             topic_sys_flag=known.topic_sys_flag if known else 0,
         )
-        self._brokers.ask(broker_name, request)
+        self._brokers.ask(broker_name, request, only_master=True)
         return request
 
     def _is_ordered(self, broker_name: str, topic: str) -> bool:

@@ -153,6 +153,7 @@ class Cluster:
         checked(answer, GetClusterInfo, self._name_servers.chosen)
         info = body_of(ClusterInfo, answer)
         self._others = info.broker_addr_table
+        self._newest.update(self._others)
         self._gather()
         return info
 

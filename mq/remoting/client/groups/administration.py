@@ -58,7 +58,7 @@ class Administration:
     def names(self) -> list[str]:
         """The groups with settings on a broker, without RocketMQ's own."""
         names = set[str]()
-        for broker in self._brokers.all_names():
+        for broker in self._brokers.names():
             answer = self._brokers.ask(broker, GetAllGroups())
             table = body_of(GroupTable, answer).subscription_group_table
             names.update(name for name in table if self._namespace.holds(name))
@@ -76,7 +76,7 @@ class Administration:
     def topics(self, group: str) -> list[str]:
         wire_group = self._wire_group(group)
         topics = set[str]()
-        for broker in self._brokers.all_names():
+        for broker in self._brokers.names():
             answer = self._brokers.ask(
                 broker,
                 GetConsumeStats(wire_group),
@@ -138,6 +138,8 @@ class Administration:
         time for all queues of the broker: this method gives the time of the earliest message, so that none is
         skipped. If no member is live, it writes the offsets."""
         wire_group = self._wire_group(group)
+        # A slave takes offsets, too, until it has those of its master again.
+        self._brokers.masters({queue.broker_name for queue in offsets})
         for queue, offset in offsets.items():
             end = self._queues.max_offset(queue)
             if not 0 <= offset <= end:
@@ -166,9 +168,10 @@ class Administration:
         check_deletable(group)
         if _is_own(group):
             raise NotPermitted(f"{group} is one of RocketMQ's own groups, which its tools need")
+        brokers = self._brokers.masters()
         check_unused(group, self.members(group))
         request = DeleteGroup(self._wire_group(group), clean_offset=True, remove_offset=True)
-        for broker in self._brokers.all_names():
+        for broker in brokers:
             self._brokers.ask(broker, request, only_master=True)
         for prefix in (RETRY_PREFIX, DEAD_PREFIX) if dead_letters else (RETRY_PREFIX,):
             with suppress(TopicNotFound):
@@ -204,7 +207,7 @@ class Administration:
     def _owners(self, group: str) -> _Owners:
         wire_group = self._wire_group(group)
         owners = _Owners()
-        names = self._brokers.all_names()
+        names = self._brokers.names()
         for member in self.members(group):
             owners.members.append(member)
             try:
@@ -221,7 +224,7 @@ class Administration:
     def _connections(self, group: str) -> Iterable[ConsumerConnections]:
         """The members that each broker knows."""
         request = GetConsumerConnections(self._wire_group(group))
-        for broker in self._brokers.all_names():
+        for broker in self._brokers.names():
             answer = self._brokers.ask(
                 broker, request, also=(ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
             )

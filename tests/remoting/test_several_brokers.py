@@ -1,0 +1,79 @@
+"""Changes and questions that go to all brokers of a cluster, one of which is away or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.remoting.codec.bodies.route import ClusterInfo
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.requests.name_servers import GetClusterInfo
+from tests.support.fake_cluster import open_cluster
+from tests.support.remoting_peer import Link, Peer
+from tests.support.served_brokers import ServedBrokers, served_brokers
+
+Change = Callable[[mq.Broker], object]
+
+
+@pytest.fixture
+def served(peer: Peer, tmp_path: Path) -> Iterator[ServedBrokers]:
+    with served_brokers(peer, tmp_path) as served:
+        for store in served.stores.values():
+            store.create_topic("orders", 2)
+            store.group("billing").reset("orders", to="earliest")
+        yield served
+
+
+@pytest.fixture
+def broker(peer: Peer, served: ServedBrokers) -> Iterator[mq.Broker]:
+    with open_cluster(peer) as broker:
+        yield broker
+
+
+CHANGES: dict[str, Change] = {
+    "create": lambda broker: broker.create_topic("orders", 4),
+    "delete_topic": lambda broker: broker.delete_topic("orders"),
+    "delete_group": lambda broker: broker.group("billing").delete(),
+    "reset": lambda broker: broker.group("billing").reset("orders", to="latest"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("away", [{"b"}, {"a", "b"}], ids=["one", "all"])
+def test_a_change_is_refused_while_a_master_is_away(
+    broker: mq.Broker, served: ServedBrokers, change: Change, away: set[str]
+) -> None:
+    served.slaves = away
+    first = min(away)
+    with pytest.raises(mq.RemotingError, match=f"broker '{first}' has no master now; the brokers known are"):
+        change(broker)
+    assert served.queue_counts("orders") == {"a": 2, "b": 2}
+    for store in served.stores.values():
+        assert list(store.group("billing").offsets("orders").values()) == [0, 0]
+    served.slaves = set()
+    change(broker)
+
+
+def test_a_new_topic_is_made_where_there_is_a_master(broker: mq.Broker, served: ServedBrokers) -> None:
+    served.slaves = {"b"}
+    broker.create_topic("bills", 3)
+    assert served.queue_counts("bills") == {"a": 3}
+    served.slaves = {"a", "b"}
+    with pytest.raises(mq.RemotingError, match="no broker has a master now; the brokers known are: a, b;"):
+        broker.create_topic("payments")
+
+
+def test_a_name_server_that_knows_no_broker_is_an_error(
+    peer: Peer, broker: mq.Broker, served: ServedBrokers
+) -> None:
+    async def nobody(link: Link, request: Frame) -> None:
+        link.answer(request, body=to_json(ClusterInfo({}, {})))
+
+    peer.on(GetClusterInfo.CODE, nobody)
+    for change in (lambda: broker.create_topic("bills"), broker.group("billing").delete):
+        with pytest.raises(mq.RemotingError, match=f"brokers known are: none; .* at {peer.address}"):
+            change()
