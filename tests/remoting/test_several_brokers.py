@@ -77,3 +77,40 @@ def test_a_name_server_that_knows_no_broker_is_an_error(
     for change in (lambda: broker.create_topic("bills"), broker.group("billing").delete):
         with pytest.raises(mq.RemotingError, match=f"brokers known are: none; .* at {peer.address}"):
             change()
+
+
+def test_a_refusal_of_one_broker_changes_none(broker: mq.Broker, served: ServedBrokers) -> None:
+    served.stores["b"].create_topic("orders", 8)
+    with pytest.raises(mq.NotPermitted, match="8 queues to read on broker 'b'"):
+        broker.create_topic("orders", 6)
+    assert served.queue_counts("orders") == {"a": 2, "b": 8}
+
+
+def shrinking(served: ServedBrokers) -> mq.Broker:
+    """A store whose topic "bills" has a message in each of 8 queues, and is to lose 4 of them."""
+    store = served.stores["a"]
+    bills = store.create_topic("bills", 8)
+    for _ in range(8):
+        bills.send(b"x")
+    store.create_topic("bills", read_queue_count=4, shrink=True)
+    return store
+
+
+def test_a_topic_that_is_only_to_be_there_goes_on_shrinking(broker: mq.Broker, served: ServedBrokers) -> None:
+    store = shrinking(served)
+    broker.create_topic("bills")
+    assert len(store.readable("bills")) == 8
+    assert served.queue_counts("bills")["b"] == 4  # It had none.
+    store.group("billing").reset("bills", to="latest")
+    store.create_topic("bills")  # It looks whether all is consumed.
+    assert len(store.readable("bills")) == 4
+
+
+def test_a_refusal_to_shrink_does_not_advise_what_was_asked(broker: mq.Broker, served: ServedBrokers) -> None:
+    orders = served.stores["a"].topic("orders")
+    for _ in range(2):
+        orders.send(b"x")
+    with pytest.raises(mq.NotPermitted, match="queue 1 holds 1 message that is not") as caught:
+        broker.create_topic("orders", 1, shrink=True)
+    assert "shrink=True" not in str(caught.value)
+    assert str(caught.value).endswith("or shrink the topic in the directory that is served")

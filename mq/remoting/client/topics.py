@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
@@ -33,6 +34,7 @@ __all__ = ["RemoteTopics"]
 QUEUE_COUNT = 4  # of a new topic
 QUEUE_COUNT_MAX = 1024  # of a topic on one broker
 ROUTE_SECONDS, ROUTE_LOOK_SECONDS = 10.0, 0.05
+ANY = TopicChange(None, None, None, None, shrink=False)  # a topic of this name, whatever it is like
 PERMS = {"": 0, "r": READ, "w": WRITE, "rw": READ | WRITE}
 _OWN_PREFIXES = (RETRY_PREFIX, DEAD_PREFIX)
 
@@ -119,9 +121,20 @@ class RemoteTopics:
                 )
         route = self._fresh(topic)
         known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
-        names = self._brokers.masters(known)
-        made = {name: self._update(name, topic, known.get(name), change) for name in names}
-        self._wait_for_route(topic, made)
+        asks_for_any = replace(change, shrink=False) == ANY
+        # All are made before one is sent, so that a refusal changes nothing.
+        requests = {
+            name: self._request(name, topic, known.get(name), change)
+            for name in self._brokers.masters(known)
+            # A request would end a shrinking that is under way, of which the route does not tell.
+            if name not in known or not asks_for_any
+        }
+        for name, request in requests.items():
+            try:
+                self._brokers.ask(name, request, only_master=True)
+            except RemotingError as error:
+                raise _without_shrink(error) if change.shrink else error from None
+        self._wait_for_route(topic, requests)
 
     def delete(self, topic: str) -> None:
         """See Broker.delete_topic."""
@@ -144,7 +157,7 @@ class RemoteTopics:
         self._brokers.cluster.forget(self._namespace.wire(topic))
         self._changed()
 
-    def _update(
+    def _request(
         self,
         broker_name: str,
         topic: str,
@@ -161,7 +174,7 @@ class RemoteTopics:
                 f" {reads} the messages in the others could not be read any more; consume them first, then"
                 " give shrink=True"
             )
-        request = UpdateTopic(
+        return UpdateTopic(
             topic=self._namespace.wire(topic),
             default_topic=INHERITED_TOPIC,
             read_queue_nums=reads,
@@ -171,8 +184,6 @@ class RemoteTopics:
             order=self._is_ordered(broker_name, topic) if known and ordered is None else bool(ordered),
             topic_sys_flag=known.topic_sys_flag if known else 0,
         )
-        self._brokers.ask(broker_name, request, only_master=True)
-        return request
 
     def _is_ordered(self, broker_name: str, topic: str) -> bool:
         settings = self._settings(broker_name, topic)
@@ -249,6 +260,15 @@ class RemoteTopics:
     def _changed(self) -> None:
         with self._lock:
             self._version += 1
+
+
+def _without_shrink(error: RemotingError) -> RemotingError:
+    """The refusal of mq's own server, which advises a shrink=True that no request can carry."""
+    told, advised, _ = str(error).partition(" Give shrink=True")
+    if not advised:
+        return error
+    text = f"{told} Have these messages consumed first, or shrink the topic in the directory that is served"
+    return denied(text, error.address, code=error.code, remark=error.remark or "")
 
 
 def _is_as_made(known: QueueCounts, request: UpdateTopic) -> bool:
