@@ -18,6 +18,9 @@ def test_the_command_line_keeps_what_is_not_given(directory: Path, run: Run) -> 
     assert refused.status != 0
     assert "--shrink" in refused.err
     assert "4, 5, 6, 7 hold 40 messages" in refused.err
+    assert "mq DIR create orders --queues 4 --shrink" in refused.err
+    refused = run("create", "orders", "--read-queues", "4")
+    assert "mq DIR create orders --read-queues 4 --shrink" in refused.err
     assert "4 of them get no more messages" in run("create", "orders", "--queues", "4", "--shrink").out
     answer = run("verify")
     assert (answer.status, "note: topic orders is being shrunk" in answer.out) == (0, True)

@@ -92,9 +92,11 @@ class Catalog:
                 if settings.final_read_count < known.final_read_count and not change.shrink:
                     gone = range(settings.final_read_count, known.read_queue_count)
                     if held := unread(name, gone):
+                        is_both = change.write_queue_count == change.read_queue_count
+                        option = "--queues" if is_both else "--read-queues"
                         raise NotPermitted(
                             f"topic {name} cannot have {settings.final_read_count} queues to read:"
-                            f" {in_words(held)}. Give shrink=True (mq DIR create {name} --queues"
+                            f" {in_words(held)}. Give shrink=True (mq DIR create {name} {option}"
                             f" {settings.final_read_count} --shrink) to send nothing more there, and have"
                             " them read until all groups have consumed them"
                         )
