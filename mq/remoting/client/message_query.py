@@ -13,7 +13,7 @@ from mq.errors import MessageNotFound, MQError, NotPermitted, RemotingError, Top
 from mq.message import MessageExt
 from mq.names import is_system_topic
 from mq.properties import value_of
-from mq.remoting.client.broker_errors import denied, no_route
+from mq.remoting.client.broker_errors import denied, is_final, no_route, translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked, fields_of, framed, records_of
 from mq.remoting.client.namespace import Namespace
@@ -28,6 +28,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 __all__ = ["MessageQuery"]
 
 INDEX_MS = 1000  # an index stores whole seconds, rounded down, so queries begin one second earlier
+COUNT_MAX = 32  # messages of one unique id that a broker is asked for
 
 
 class MessageQuery:
@@ -39,47 +40,91 @@ class MessageQuery:
         self._topics = topics
 
     def message(self, msg_id: str) -> MessageExt:
-        """See Broker.message. A unique id is searched in all topics."""
-        found = self._by_offset_id(msg_id)
+        """See Broker.message. A unique id is searched in all topics, on every broker that answers. Raises the
+        error of one that does not only if no other broker has the message."""
+        failures = dict[str, MQError]()
+        found = self._by_offset_id(msg_id, failures)
         if found is not None:
             return found
         for topic in self._topics.names() if msg_id else ():
             try:
-                newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
+                newest = self._query(topic, msg_id, COUNT_MAX, 0, None, failures)
             except (TopicNotFound, NotPermitted):
                 continue  # The topic was deleted just now, or may not be read.
             for message in newest:
                 if message.msg_id == msg_id:
                     return message
+        for error in failures.values():
+            raise error
         raise MessageNotFound(msg_id)
 
     def query(
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int | None
     ) -> list[MessageExt]:
-        """See Broker.query. A broker indexes a message some ms after it was stored."""
+        """See Broker.query. A broker indexes a message some ms after it was stored. If one does not answer,
+        its error is raised, since the list would lack its messages."""
+        return self._query(topic, key, count_max, begin_ms, end_ms, None)
+
+    def _query(
+        self,
+        topic: str,
+        key: str,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int | None,
+        failures: dict[str, MQError] | None,
+    ) -> list[MessageExt]:
+        """See query(). With `failures`, by broker name, those that fail are left out and noted there."""
         if not self._topics.exists(topic):
             raise no_route(topic, self._brokers.cluster.name_servers)
         check_query(key, count_max)
         end_ms = time.time_ns() // 1_000_000 + 60_000 if end_ms is None else end_ms
         found: dict[str, MessageExt] = {}
-        wire_topic = self._namespace.wire(topic)
         names = sorted({queue.broker_name for queue in self._topics.readable(topic)})
         for name in names:
-            for is_unique_key in (False, True):
-                request = QueryMessage(
-                    wire_topic, key, count_max, max(begin_ms - INDEX_MS, 0), end_ms, is_unique_key
-                )
-                answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
-                if answer.code == ResponseCode.SUCCESS:
-                    for message in self._decoded(answer, name):
-                        found[message.offset_msg_id] = message
-        wanted = [
-            message
-            for message in found.values()
-            if begin_ms <= message.store_time_ms <= end_ms and _has(message, key)
-        ]
-        wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset), reverse=True)
-        return wanted[:count_max]
+            if failures is not None and name in failures and not _is_answer(failures[name]):
+                continue  # It would be waited for again in each topic.
+            try:
+                for is_unique_key in (False, True):
+                    found |= self._of_broker(name, topic, key, is_unique_key, count_max, begin_ms, end_ms)
+            except MQError as error:
+                if failures is None:
+                    raise
+                if not isinstance(error, (TopicNotFound, NotPermitted)):
+                    failures.setdefault(name, error)
+        newest = sorted(
+            found.values(), key=lambda message: (message.store_time_ms, message.log_offset), reverse=True
+        )
+        return newest[:count_max]
+
+    def _of_broker(
+        self,
+        name: str,
+        topic: str,
+        key: str,
+        is_unique_key: bool,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> dict[str, MessageExt]:
+        """What a broker has, by offset id. One answer has the newest messages, up to a limit of the broker,
+        so it is asked again for older ones until there is nothing new."""
+        found: dict[str, MessageExt] = {}
+        wire_topic, begin, until = self._namespace.wire(topic), max(begin_ms - INDEX_MS, 0), end_ms
+        while True:
+            request = QueryMessage(wire_topic, key, count_max, begin, until, is_unique_key)
+            answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
+            new = {
+                message.offset_msg_id: message
+                for message in (self._decoded(answer, name) if answer.code == ResponseCode.SUCCESS else ())
+                if message.offset_msg_id not in found
+                and begin_ms <= message.store_time_ms <= end_ms
+                and _has(message, key)
+            }
+            found |= new
+            if not new or len(found) >= count_max:
+                return found
+            until = min(message.store_time_ms for message in new.values())
 
     def recall(self, handle: str) -> str:
         """See Broker.recall."""
@@ -111,7 +156,7 @@ class MessageQuery:
                     f" {', '.join(known)}"
                 )
 
-    def _by_offset_id(self, msg_id: str) -> MessageExt | None:
+    def _by_offset_id(self, msg_id: str, failures: dict[str, MQError]) -> MessageExt | None:
         place = OffsetId.of(msg_id)
         name = self._name_of(place.address) if place is not None else None
         if place is None or name is None:
@@ -120,7 +165,9 @@ class MessageQuery:
             answer = self._brokers.remoting.call(place.address, framed(ViewMessageById(place.log_offset)))
             checked(answer, ViewMessageById, place.address)
             messages = self._decoded(answer, name)
-        except MQError:
+        except MQError as error:
+            if not _is_missing(error):
+                failures[name] = translated(error) if isinstance(error, RemotingError) else error
             return None
         return messages[0] if messages and messages[0].log_offset == place.log_offset else None
 
@@ -133,6 +180,18 @@ class MessageQuery:
             if address in broker.broker_addrs.values():
                 return name
         return None
+
+
+def _is_answer(error: MQError) -> bool:
+    """Whether a broker has answered with this error."""
+    return isinstance(error, RemotingError) and error.code is not None
+
+
+def _is_missing(error: MQError) -> bool:
+    """Whether a broker has answered that it has no message there. A denial of 4.9 has the same code."""
+    return (
+        isinstance(error, RemotingError) and error.code == ResponseCode.SYSTEM_ERROR and not is_final(error)
+    )
 
 
 def _has(message: MessageExt, key: str) -> bool:
