@@ -217,3 +217,40 @@ def test_a_new_group_that_begins_last_gets_nothing_old(directory: Path) -> None:
             while b"new" not in found and time.monotonic() < until:
                 found += [message.body for message in consumer.poll(0.2)]
             assert found == [b"new"]
+
+
+def test_an_assigned_queue_that_was_made_again_is_read_from_its_begin(directory: Path) -> None:
+    with (
+        mq.open(directory) as store,
+        serve(store, port=0, namesrv_port=0) as server,
+        mq.open("rocketmq://" + server.name_server) as broker,
+        mq.PullConsumer(broker, "billing") as consumer,
+    ):
+        topic = store.create_topic("orders", 1)
+        for number in range(5):
+            topic.send(b"old %d" % number)
+        found: list[bytes] = []
+
+        def is_gone() -> bool:
+            try:
+                found.extend(message.body for message in consumer.poll(0.2))
+            except mq.TopicNotFound:
+                return True
+            return False
+
+        def has(count: int) -> bool:
+            is_gone()
+            return len(found) >= count
+
+        consumer.assign(broker.topic("orders").queues)
+        eventually(lambda: has(5), lambda: found, 60)
+        consumer.commit()
+        store.delete_topic("orders")
+        eventually(is_gone, lambda: "the topic is there", 60)
+        topic, found = store.create_topic("orders", 1), []
+        for number in range(10):
+            topic.send(b"new %d" % number)
+        eventually(lambda: has(10), lambda: found, 60)
+        assert found == [b"new %d" % number for number in range(10)]
+        consumer.close()
+        assert list(store.group("billing").offsets("orders").values()) == [10]

@@ -223,6 +223,26 @@ def test_a_reset_that_could_not_be_written_is_written_by_the_next_call() -> None
     assert written.offsets == [3]
 
 
+def test_the_offset_of_a_topic_that_was_deleted_is_not_written() -> None:
+    """Another one of its name may be there by now."""
+    written = Written()
+    owner = SimpleNamespace(
+        brokers=written,
+        wire_group="billing",
+        namespace=Namespace(),
+        is_unresponsive=lambda _name: False,
+        released=lambda _claim: None,
+    )
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE)
+    assert claim.commit(7)
+    claim.begin_anew()
+    assert not claim.is_current()
+    assert not claim.commit(8)
+    claim.write_offset()
+    claim.release()
+    assert written.offsets == []
+
+
 def test_a_confirmed_offset_waits_for_the_answer_to_an_earlier_write() -> None:
     """A broker that handles the earlier one last would keep it."""
     written = Written()

@@ -18,6 +18,7 @@ from typing import Protocol
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import MQError
+from mq.remoting.client.broker_errors import NoSuchTopic
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.namespace import Namespace
@@ -52,6 +53,10 @@ class PullParameters(Protocol):
 
     def on_unknown_member(self) -> None:
         """Called if the broker has no heartbeat with this subscription."""
+        ...
+
+    def on_missing_topic(self) -> None:
+        """Called if the broker does not have the topic."""
         ...
 
 
@@ -194,6 +199,8 @@ class ClaimPuller:
                 return
         except MQError as error:
             self._broker_id = MASTER_ID
+            if isinstance(error, NoSuchTopic):
+                self._parameters.on_missing_topic()
             with self._lock:
                 self._failure = error
             self._arrived()

@@ -55,6 +55,7 @@ class ClaimOwner(Protocol):
     def own_subscription(self, queue: MessageQueue) -> Subscription | None: ...
     def sub_version(self, queue: MessageQueue) -> int: ...
     def on_unknown_member(self) -> None: ...
+    def on_missing_topic(self, claim: RemoteClaim) -> None: ...
     def arrived(self, queue: MessageQueue) -> None: ...
     def released(self, claim: RemoteClaim) -> None: ...
     def is_unresponsive(self, broker_name: str) -> bool:
@@ -224,6 +225,11 @@ class RemoteClaim:
         self._reset_to = offset
         self._is_reset = True
 
+    def begin_anew(self) -> None:
+        """The topic was deleted: the offset is of no use for another one of its name."""
+        self._offset.forget()
+        self._is_reset = True
+
     def write_offset(self) -> None:
         """Send the committed offset to the broker."""
         if not self._is_lost and not self._is_reset:
@@ -242,6 +248,9 @@ class RemoteClaim:
 
     def on_unknown_member(self) -> None:
         self._owner.on_unknown_member()
+
+    def on_missing_topic(self) -> None:
+        self._owner.on_missing_topic(self)
 
     def _arrived(self) -> None:
         self._owner.arrived(self.queue)

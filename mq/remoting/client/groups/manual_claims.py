@@ -28,11 +28,12 @@ class RemoteAssigned:
         self._instance = instance
         self._route_version = route_version
         self._claims: set[RemoteClaim] = set()
+        self._missing_count = 0  # pulls of a topic that was deleted
 
     def version(self) -> int:
         """See Assigned.version. A reset of offsets is not reported: brokers tell members only."""
         self._instance.check_open()
-        return self._route_version()
+        return self._route_version() + self._missing_count
 
     def claim(self, queue: MessageQueue) -> RemoteClaim:
         """See Assigned.claim."""
@@ -65,6 +66,10 @@ class RemoteAssigned:
 
     def on_unknown_member(self) -> None:
         pass
+
+    def on_missing_topic(self, claim: RemoteClaim) -> None:
+        claim.begin_anew()
+        self._missing_count += 1
 
     def arrived(self, queue: MessageQueue) -> None:
         self._instance.arrivals.arrived(queue)

@@ -205,6 +205,9 @@ class RemoteMembership:
     def on_unknown_member(self) -> None:
         self._instance.heartbeats.send_all()
 
+    def on_missing_topic(self, claim: RemoteClaim) -> None:
+        """Nothing: the queue goes with the route."""
+
     def arrived(self, queue: MessageQueue) -> None:
         self._instance.arrivals.arrived(queue)
 

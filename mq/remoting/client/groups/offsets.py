@@ -103,6 +103,11 @@ class QueueOffset:
         set_offset(self._brokers, self._group, self._queue, offset)
         self._confirm(offset)
 
+    def forget(self) -> None:
+        """Write nothing more, until there is another offset."""
+        with self._lock:
+            self._offset, self._is_dirty, self._is_kept = None, False, True
+
     def to_carry(self) -> int | None:
         """A changed offset that no pull has carried yet."""
         with self._lock:
