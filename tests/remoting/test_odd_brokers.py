@@ -122,6 +122,26 @@ def test_a_pull_that_gets_nowhere_is_not_repeated_at_once(
         assert len(asked) < 10
 
 
+def test_a_queue_of_which_a_file_is_missing_goes_on_behind_it(peer: Peer, cluster: FakeCluster) -> None:
+    cluster.queue_counts["orders"] = 1
+
+    async def missing(link: Link, request: Frame, offset: int) -> None:
+        fields = PullAnswer(0, max(offset, 300), 0, 300)
+        answer(link, request, fields, ResponseCode.PULL_NOT_FOUND)
+
+    asked = pulls(peer, missing)
+    with open_cluster(peer) as broker:
+        found = broker.topic("orders").queues[0].read(7)
+        assert (found.status, found.next_offset) == (mq.PullStatus.NO_MATCHED_MESSAGE, 300)
+        asked.clear()
+        with mq.PushConsumer(broker, "billing") as consumer:
+            consumer.subscribe("orders", listener=lambda _: None)
+            consumer.start()
+            eventually(lambda: len(asked) >= 2, lambda: asked)
+            assert asked[:2] == [0, 300]
+    assert committed(peer)[-1] == 300
+
+
 def test_a_claim_that_is_released_writes_the_reset_that_came(peer: Peer, cluster: FakeCluster) -> None:
     queue = mq.MessageQueue("orders", "a", 0)
     with open_cluster(peer) as broker:

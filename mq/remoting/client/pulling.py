@@ -99,7 +99,10 @@ def pull_head(answer: Frame, queue: MessageQueue, offset: int, address: str) -> 
             address=address,
         )
     if status is PullStatus.NO_NEW_MESSAGE:
-        next_offset = offset
+        if next_offset > offset:  # Nothing there is selected, or a file of the queue is missing.
+            status = PullStatus.NO_MATCHED_MESSAGE
+        else:
+            next_offset = offset
     return PullHead(status, next_offset, fields.min_offset, fields.max_offset, fields.suggest_which_broker_id)
 
 
