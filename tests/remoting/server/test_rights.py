@@ -17,8 +17,10 @@ from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
 from mq.remoting.codec.requests.groups import HeartBeat, UnregisterClient
+from mq.remoting.codec.requests.name_servers import GetRoute
 from mq.remoting.codec.requests.offsets import GetMaxOffset, UpdateConsumerOffset
 from mq.remoting.codec.requests.sending import EndTransaction, RecallMessage, SendMessage, SendMessageBack
+from mq.remoting.codec.requests.topics import DeleteTopicInBroker
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.access import Access, AccessKeys
@@ -222,6 +224,21 @@ def test_a_recorded_request_is_carried_out_again_and_no_changed_one(store: mq.Br
     assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.NO_PERMISSION] * 2
     assert [(message.body, message.keys) for message in queue.read(0).messages] == [(b"recorded", ("k",))] * 2
     assert "other" not in store.topics()
+
+
+def test_a_recorded_request_can_be_sent_as_another(store: mq.Broker, server: Server) -> None:
+    """The signature has neither the code nor where a value ends: docs/security.md warns of that."""
+    for name in ("orders", "billing"):
+        store.create_topic(name, 1)
+    fields = signed(encode_fields(GetRoute("orders")), b"", OPERATOR, VERSION)
+    split = signed(encode_fields(GetRoute("billing")), b"", OPERATOR, VERSION)
+    split.update(topic="bill", topic0="ing")
+    with RawClient(server) as stranger:
+        stranger.send(Frame(GetRoute.CODE, split))
+        assert stranger.receive().code == ResponseCode.TOPIC_NOT_EXIST  # It has none named "bill".
+        stranger.send(Frame(DeleteTopicInBroker.CODE, fields))
+        assert stranger.receive().code == ResponseCode.SUCCESS
+    assert "orders" not in store.topics()
 
 
 @pytest.mark.parametrize(
