@@ -45,6 +45,7 @@ from mq.uninterrupted import uninterrupted, wait_for_calls
 __all__ = ["OFFSETS_INTERVAL", "Groups"]
 
 OFFSETS_INTERVAL = 5.0
+UNUSED_MAX = 128  # files of groups without members here that stay open: each has a descriptor
 
 log = logging.getLogger("mq.groups")
 
@@ -131,7 +132,18 @@ class Groups:
 
     def _keep(self, group: str, file: GroupFile) -> MemberTable:
         # One call of C, without the lock: a signal handler may ask for what its thread does.
-        return self._member_tables.setdefault(group, MemberTable(file))
+        kept = self._member_tables.setdefault(group, MemberTable(file))
+        if len(self._member_tables) > UNUSED_MAX:
+            self._let_go()
+        return kept
+
+    def _let_go(self) -> None:
+        """Let go of all but the last files that no member of this broker is in. Whoever has one goes on with
+        it: the next one to ask maps the same file again."""
+        used = {membership.group for membership in list(self._memberships)}
+        unused = [group for group in list(self._member_tables) if group not in used]
+        for group in unused[:-UNUSED_MAX]:
+            self._member_tables.pop(group, None)
 
     def check_writable(self) -> None:
         self.store.live()
@@ -329,9 +341,11 @@ class Groups:
     def left(self, membership: LocalMembership) -> None:
         with self._lock:
             self._memberships.discard(membership)
-            if any(each.member_table is membership.member_table for each in self._memberships):
+            if any(each.group == membership.group for each in self._memberships):
                 return
         self.takeover.forget(membership.member_table)
+        if len(self._member_tables) > UNUSED_MAX:
+            self._let_go()
 
     # Why it is stuck.
 
