@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -20,7 +21,7 @@ from mq.api.broker import Broker
 from mq.api.group import Member, Model, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
-from mq.errors import InsufficientResources, MQError, NotPermitted, TopicNotFound
+from mq.errors import GroupInvalid, InsufficientResources, MQError, NotPermitted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
 from mq.remoting.codec.bodies.heartbeat import (
@@ -41,6 +42,10 @@ log = logging.getLogger("mq.groups")
 
 GROUPS_MAX: Final = 256  # of one connection: each costs descriptors and threads' time
 LOST_MAX: Final = 1024  # lost members of which it is remembered what they know
+CLIENT_ID_SIZE_MAX: Final = 255  # characters; RocketMQ's are an address, a process and a unit
+# Of one group, retry topics included: each is kept as long as its member.
+SUBSCRIPTIONS_MAX: Final = 1000
+SUBSCRIPTIONS_SIZE_MAX: Final = 64 << 10  # characters
 
 
 class RemoteMembers:
@@ -91,6 +96,8 @@ class RemoteMembers:
     def known(self, connection: Connection, group: str) -> KnownResets:
         """What a client that is no member of a group knows of its resets. It may join the group later."""
         with self._lock:
+            if connection.is_closed:  # Nobody would forget it: lost() may have been here.
+                return KnownResets(self._broker.consumer_groups.assigned(group))
             known = self._known.setdefault(connection, {})
             if group not in known:
                 if len(known) >= GROUPS_MAX:
@@ -102,9 +109,12 @@ class RemoteMembers:
 
     def heard(self, connection: Connection, heartbeat: Heartbeat) -> None:
         """Handle a heartbeat. If a group cannot be joined, its error is raised after the others have
-        joined. Raises InsufficientResources for too many groups, none of which is joined."""
+        joined. Raises InsufficientResources for too many groups, and ValueError for a client id that no
+        client of RocketMQ has: then none is joined."""
+        _check_client_id(heartbeat.client_id)
         named = {each.group_name for each in heartbeat.producer_data_set}
         named |= {each.group_name for each in heartbeat.consumer_data_set}
+        named = set(filter(_is_group, named))  # The others are refused below, and nothing is kept of them.
         known_groups = self._named.setdefault(connection, set())
         if len(known_groups | named) > GROUPS_MAX:
             raise InsufficientResources(
@@ -122,13 +132,18 @@ class RemoteMembers:
             except (MQError, ValueError, TypeError) as error:
                 failures.append(error)
         if failures:
-            raise failures[-1]
+            try:
+                raise failures[-1]
+            finally:
+                failures.clear()  # An error refers to this call, which has the heartbeat: else until a gc.
 
     def _heard_producer(self, group: str, connection: Connection, client_id: str) -> None:
         if group == INNER_PRODUCER_GROUP:
             return
         check_group(group)
         with self._lock:
+            if self._producers.get(group, {}).get(connection, client_id) != client_id:
+                self._remove_producer(connection, group)  # Nobody else would forget the id that it had.
             self._producers.setdefault(group, {})[connection] = client_id
             known = self._producers_by_client.get(client_id)
             # Its replies are for nobody else: another key may not take them over.
@@ -194,7 +209,7 @@ class RemoteMembers:
             model=model,
             consume_type=consume_type,
             ordered=ordered,
-            data=data,
+            data=replace(data, subscription_data_set=()),  # which are in `wanted`, as far as they are used
         )
         with self._lock:
             self._of[connection, group] = self._by_client[client_id, group] = member
@@ -327,7 +342,36 @@ def selection_of(expression: str, kind: str) -> Selection:
     return Selection.of(sql=expression) if kind == "SQL92" else Selection.of(expression or "*")
 
 
+def _check_client_id(client_id: str) -> None:
+    """Raises ValueError. What is no text of one line would forge lines of the log."""
+    if len(client_id) > CLIENT_ID_SIZE_MAX or not client_id.isprintable():
+        raise ValueError(
+            f"a client id of {len(client_id):,} characters, {client_id[:100]!r}: give at most"
+            f" {CLIENT_ID_SIZE_MAX}, all of them printable"
+        )
+
+
+def _is_group(name: str) -> bool:
+    try:
+        check_group(name)
+    except GroupInvalid:
+        return False
+    return True
+
+
 def _wanted(data: ConsumerGroup) -> dict[str, Wanted]:
+    """Raises InsufficientResources for more subscriptions than are kept of one group."""
+    count = len(data.subscription_data_set)
+    size = sum(
+        len(each.topic) + len(each.sub_string or "") + len(each.expression_type or "")
+        for each in data.subscription_data_set
+    )
+    if count > SUBSCRIPTIONS_MAX or size > SUBSCRIPTIONS_SIZE_MAX:
+        raise InsufficientResources(
+            f"group {data.group_name} has {count:,} subscriptions of {size:,} characters at this client, and"
+            f" may have {SUBSCRIPTIONS_MAX:,} of {SUBSCRIPTIONS_SIZE_MAX:,}: use several groups",
+            resource="memory",
+        )
     found = {}
     for each in data.subscription_data_set:
         kind = each.expression_type or "TAG"
