@@ -15,7 +15,10 @@ from mq.broker.groups import groups
 from mq.errors import GroupInvalid
 from mq.remoting import serve
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup, Subscription
+from mq.remoting.codec.fields import decode_fields, encode_fields
+from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
 from mq.remoting.codec.requests.groups import HeartBeat
 from mq.remoting.codec.requests.offsets import UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
@@ -25,6 +28,7 @@ from mq.remoting.server.groups.members import (
     SUBSCRIPTIONS_MAX,
     SUBSCRIPTIONS_SIZE_MAX,
 )
+from mq.remoting.server.handlers import pulling
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
 from tests.support.insides import strangers_of
@@ -179,3 +183,32 @@ def test_nothing_is_known_of_a_connection_that_is_lost(serving: Server) -> None:
     eventually(lambda: not members.all(), members.all)
     members.known(connection, "reading")
     assert strangers_of(members) == []
+
+
+def test_a_pull_of_a_rare_tag_looks_at_so_many_messages(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client goes on at once; at the end of the queue it waits."""
+    monkeypatch.setattr(pulling, "WAITING_SCAN_COUNT_MAX", 1000)
+    flags = PullFlag.SUBSCRIPTION | PullFlag.SUSPEND
+    with mq.open(directory) as store, serve(store, port=0, namesrv_port=0) as server:
+        topic = store.create_topic("orders", 1)
+        for _ in range(1900):
+            topic.send(b"one", tags="usual")
+        with RawClient(server) as client:
+
+            def send(offset: int) -> None:
+                pull = PullMessage("reading", "orders", 0, offset, 32, flags, 0, 30_000, 0, "rare", "TAG")
+                client.send(Frame(PullMessage.CODE, encode_fields(pull)))
+
+            send(0)
+            answer = client.receive()
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            offset = decode_fields(PullAnswer, answer.fields).next_begin_offset
+            assert 1000 <= offset < 1900
+            send(offset)
+            eventually(lambda: any(each.holds for each in list(server.served.connections)), lambda: None)
+            topic.send(b"one", tags="rare")
+            answer = client.receive()
+            assert answer.code == ResponseCode.SUCCESS
+            assert decode_fields(PullAnswer, answer.fields).next_begin_offset == 1901

@@ -38,6 +38,9 @@ handlers = Handlers()
 COUNT_MAX = 1024  # messages of one pull, as many as a client of RocketMQ may ask for
 HOLD_SECONDS_MAX = 30.0
 SCAN_COUNT_MAX = 800  # messages that a pull looks at when none is selected
+# The same of one that waits for messages: it is held at the end of the queue alone. Others of the loop wait
+# for so many; then the client goes on with another pull.
+WAITING_SCAN_COUNT_MAX = 16_000
 
 
 @handlers.on(PullMessage, LitePullMessage, lane=Lane.HOT)
@@ -154,7 +157,11 @@ class Pull:
                 if kept or found.next_offset - begin >= SCAN_COUNT_MAX:
                     status = PullStatus.FOUND if kept else PullStatus.NO_MATCHED_MESSAGE
                     return PullResult(status, kept, found.next_offset, found.min_offset, found.max_offset)
-            elif found.status is not PullStatus.NO_MATCHED_MESSAGE or not self.deadline:
+            elif (
+                found.status is not PullStatus.NO_MATCHED_MESSAGE
+                or not self.deadline
+                or found.next_offset - begin >= WAITING_SCAN_COUNT_MAX
+            ):
                 return found
             if found.next_offset <= self.offset:
                 return found
