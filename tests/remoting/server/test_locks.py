@@ -3,6 +3,7 @@ whatever becomes of its connection and of the server. Nobody else gets the queue
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from mq.remoting.codec.bodies.consuming import LockedQueues, QueueLock
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, Subscription
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues, UnregisterClient
+from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.groups import member as remote_member
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
@@ -199,3 +201,17 @@ def test_an_unlock_of_what_another_member_has_wants_nothing(
     [state] = broker.consumer_groups.states(GROUP, "orders")
     assert "waiting" not in state.reason
     client.close()
+
+
+@pytest.mark.parametrize("queue_id", [-1, 1, 1 << 31, 1 << 40, -(1 << 40)])
+def test_a_queue_that_there_is_not_is_not_locked(
+    servers: list[Server], caplog: pytest.LogCaptureFixture, queue_id: int
+) -> None:
+    """The others of the request are."""
+    with joined(servers[0]) as client:
+        queues = to_json(QueueLock(GROUP, "one", (MessageQueue("orders", "mq", queue_id), QUEUE)))
+        assert body(LockedQueues, client.ask(LockQueues(), queues)).locked == (QUEUE,)
+        assert client.ask(UnlockQueues(), queues).code == ResponseCode.SUCCESS
+        [member] = servers[0].served.members.of_group(GROUP)
+        assert member.owned() == []
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

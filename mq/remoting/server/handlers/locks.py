@@ -6,6 +6,7 @@ RocketMQ: broker/client/rebalance/RebalanceLockManager.java.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 from mq.errors import MQError
 from mq.remoting.codec.bodies.consuming import LockedQueues, QueueLock
@@ -17,6 +18,9 @@ from mq.remoting.server.replies import DONE, Refusal, Reply
 __all__ = ["handlers"]
 
 handlers = Handlers()
+
+# What is raised for a queue that there is not: OverflowError for a number that no queue can have.
+NO_QUEUE: Final = (MQError, ValueError, OverflowError)
 
 
 @handlers.on(LockQueues)
@@ -33,8 +37,8 @@ def lock(_: LockQueues, call: Call) -> Reply:
         try:
             if member.lock(queue):
                 locked.append(queue)
-        except (MQError, ValueError):
-            continue  # A queue that there is not.
+        except NO_QUEUE:
+            continue
     return Reply(body=LockedQueues(tuple(locked)))
 
 
@@ -44,6 +48,6 @@ def unlock(_: UnlockQueues, call: Call) -> Reply:
     member = call.served.members.of(call.connection, body.consumer_group)
     if member is not None:
         for queue in body.mq_set:
-            with suppress(MQError, ValueError):  # A queue that there is not.
+            with suppress(*NO_QUEUE):
                 member.unlock(queue)
     return DONE
