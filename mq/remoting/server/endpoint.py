@@ -26,7 +26,8 @@ from mq.remoting.server.dispatch import dispatch
 from mq.remoting.server.handlers import ALL
 from mq.remoting.server.options import Limits
 from mq.remoting.server.served import Served
-from mq.remoting.server.transport.connection import Connection, LargeFrames, Memory
+from mq.remoting.server.transport.connection import Connection, Memory
+from mq.remoting.server.transport.large_frames import LargeFrames
 from mq.remoting.server.transport.listener import BACKLOG, TlsListener, listening
 from mq.remoting.server.transport.workers import Workers
 
@@ -71,6 +72,7 @@ class Endpoint:
         control_size = CONTROL_SIZE if isinstance(broker, Directory) else CLUSTER_CONTROL_SIZE
         self._control = Workers(control_size, "mq serve control")
         self._per_address: dict[str, int] = {}
+        self._left: set[Connection] = set()  # lost ones whose oneway requests are not done yet
         sockets = _listening(host, (port, namesrv_port), shares_ports)
         self.port, self.namesrv_port = (each.getsockname()[1] for each in sockets)
         if ha_port is not None:
@@ -153,20 +155,33 @@ class Endpoint:
         else:
             self._per_address.pop(connection.host, None)
         self._pool.drop(connection)
+        if connection.received_size:
+            self._left.add(connection)
+        self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """Have its members leave, after what it has sent before."""
         if not self.is_closed:
             connection.in_order(self._control, lambda: self._lost(connection), is_kept=True)
 
     def crowded(self) -> None:
         """See Owner. The connection with the most bytes is closed: if it were paused instead, it could keep
-        its part of a frame, and the room of all others, until it is closed as idle."""
-        largest = max(self.served.connections, key=lambda each: each.received_size, default=None)
-        if largest is not None:
-            log.warning(
-                "%s is closed: it has %d bytes of unanswered requests, all connections together over the"
-                " limit of %d (received_total of serve())",
-                *(largest.address, largest.received_size, self._memory.limit),
-            )
-            largest.close("requests of all connections are over the limit")
+        its part of a frame, and the room of all others, until it is closed as idle. What it has sent is
+        dropped even where it is lost already: else others would be closed for it."""
+        connections = (*self.served.connections, *self._left)
+        largest = max(connections, key=lambda each: each.received_size, default=None)
+        if largest is None:
+            return
+        log.warning(
+            "%s is closed: it has %d bytes of unanswered requests, all connections together over the limit"
+            " of %d (received_total of serve())",
+            *(largest.address, largest.received_size, self._memory.limit),
+        )
+        largest.forget()
+        largest.close("requests of all connections are over the limit")
+        if largest in self._left:
+            self._left.discard(largest)
+            self._leave(largest)  # That was dropped as well.
 
     def _lost(self, connection: Connection) -> None:
         try:
@@ -213,6 +228,7 @@ class Endpoint:
         for connection in list(self.served.connections):
             if now - connection.used_at > self._limits.idle_seconds:
                 connection.close(f"it was silent for {self._limits.idle_seconds:g} s")
+        self._left = {each for each in self._left if each.received_size}
         if self._is_expired:
             self._is_expired = False
             self._control.submit(self, self._expire)

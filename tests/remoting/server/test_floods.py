@@ -11,13 +11,15 @@ import struct
 import threading
 import warnings
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+import mq
 from mq.api.broker import SendResult
-from mq.errors import AddressInUse
+from mq.errors import AddressInUse, InsufficientResources
 from mq.remoting import serve
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup, Subscription
 from mq.remoting.codec.fields import encode_fields
@@ -26,6 +28,7 @@ from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
 from mq.remoting.codec.requests.groups import GetAllGroups, HeartBeat, UnregisterClient
 from mq.remoting.codec.requests.name_servers import GetClusterInfo
+from mq.remoting.codec.requests.pushed import NotifyConsumerIdsChanged
 from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.groups.members import GROUPS_MAX
@@ -35,10 +38,12 @@ from mq.remoting.server.transport.connection import (
     AT_WORK_MAX,
     CONTROL_TURN_COUNT,
     LARGE_SIZE,
+    REQUEST_SIZE,
+    UNREAD_SIZE_MAX,
     Connection,
-    LargeFrames,
     Memory,
 )
+from mq.remoting.server.transport.large_frames import LargeFrames
 from mq.remoting.server.transport.workers import Workers
 from tests.support.eventually import eventually
 from tests.support.memory.broker import MemoryBroker
@@ -122,9 +127,10 @@ def made(
     large_frames: LargeFrames,
     owner: Mock | None = None,
     limits: Limits | None = None,
+    memory: Memory | None = None,
 ) -> Connection:
     """A connection in a loop whose rounds the test plays."""
-    memory = Memory(FRAME_SIZE_MAX * 10)
+    memory = memory or Memory(FRAME_SIZE_MAX * 10)
     connection = Connection(owner or Mock(), turns, limits or Limits(), memory, large_frames, FRAME_SIZE_MAX)
     connection.connection_made(transport)
     return connection
@@ -213,6 +219,60 @@ def test_answers_that_are_sent_at_once_leave_no_connection_paused() -> None:
     transport.unsent = 0
     turns.loop.call_soon.call_args.args[0]()
     assert transport.calls == ["pause", "resume"]
+
+
+def test_oneway_requests_of_a_lost_connection_count_until_they_are_done() -> None:
+    """They wait for a thread, and their connection may be back with more."""
+    turns, owner, memory = Mock(), Mock(), Memory(1 << 20)
+    frames = list[Frame]()
+    owner.received = lambda _, frame: frames.append(frame)
+    connection = made(turns, RecordingTransport(), LargeFrames(turns), owner, memory=memory)
+    connection.data_received(encode(Frame(1, body=bytes(1000))) + encode(Frame(1, body=bytes(500), flags=2)))
+    question, oneway = frames
+    sizes = [REQUEST_SIZE + each.size for each in frames]
+    assert memory.used == sum(sizes)
+    connection.connection_lost(None)
+    assert memory.used == sizes[1]
+    connection.answered(question, 0, b"")  # Its thread was at it.
+    assert memory.used == sizes[1]
+    connection.answered(oneway, 0, b"")
+    assert memory.used == 0
+
+
+def test_a_oneway_pull_is_not_held(directory: Path) -> None:
+    """Nobody gets its answer."""
+    with mq.open(directory) as store, serve(store, port=0, namesrv_port=0) as server:
+        store.create_topic("orders", 1)
+        with RawClient(server) as client:
+            waits = pull()
+            waits.flags = 2
+            client.send(waits)
+            client.send(Frame(GetClusterInfo.CODE))
+            assert client.receive().code == ResponseCode.SUCCESS
+            assert held(server) == 0
+
+
+def test_a_client_that_does_not_read_gets_no_more_requests() -> None:
+    turns, transport, answers = Mock(), RecordingTransport(), list[object]()
+    turns.post = lambda call, *arguments: call(*arguments)
+    connection = made(turns, transport, LargeFrames(turns))
+    request = NotifyConsumerIdsChanged("billing")
+
+    def sends() -> tuple[bool, bool]:
+        """Whether it is told and asked anything."""
+        begin = transport.unsent
+        connection.tell(request)
+        told = transport.unsent
+        connection.ask(request, answers.append, 10.0)
+        return told > begin, transport.unsent > told
+
+    assert sends() == (True, True)
+    transport.unsent = UNREAD_SIZE_MAX
+    assert sends() == (False, False)
+    [error] = answers
+    assert isinstance(error, InsufficientResources)
+    transport.unsent = UNREAD_SIZE_MAX // 2
+    assert sends() == (True, True)
 
 
 def test_requests_of_a_flood_delay_others_by_a_few_each() -> None:
@@ -352,6 +412,29 @@ def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptur
         assert not any(map(is_closed, small))
         assert received(server) <= 4 << 20
         assert "received_total" in caplog.text
+
+
+def test_what_a_lost_connection_has_sent_takes_no_room_from_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Its oneway requests are dropped where others need the room. Its members leave all the same."""
+    with Gated() as store, serve(store, port=0, namesrv_port=0, received_total=4 << 20) as server:
+        topic = store.create_topic("orders", 1)
+        send = encode_fields(SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0))
+        with RawClient(server) as flood:
+            consumes(flood, "one", "billing")
+            for _ in range(3):
+                flood.send(Frame(SendMessage.CODE, send, bytes(1 << 20), flags=2))
+            flood.send(Frame(GetAllGroups.CODE, flags=2))  # The members leave after this.
+            eventually(lambda: store.begun == 2, lambda: store.begun)
+            assert received(server) > 3 << 20
+        eventually(lambda: server.connections == 0, lambda: server.connections)
+        with RawClient(server) as honest:
+            honest.send(Frame(GetClusterInfo.CODE, body=bytes(2 << 20)))
+            assert honest.receive().code == ResponseCode.SUCCESS
+        assert "received_total" in caplog.text
+        store.permits.release(100)
+        eventually(lambda: not server.served.members.all(), server.served.members.all)
+        server.close()
+        assert topic.queues[0].max_offset == 1  # the one that had begun
 
 
 def test_a_port_in_use_leaves_no_socket() -> None:

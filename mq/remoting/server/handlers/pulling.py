@@ -135,7 +135,7 @@ class Pull:
         found = self._found(puller) if puller is not None else None
         if found is not None and found.status is not PullStatus.NO_NEW_MESSAGE:
             return self._answer(found)
-        if is_over or self.call.connection.is_closed:
+        if is_over or self.call.connection.is_closed or self.call.frame.is_oneway:
             return self._nothing(found)
         self.is_holding = not is_blind
         self._hold(is_blind)

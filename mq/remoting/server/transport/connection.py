@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -28,9 +27,10 @@ from mq.remoting.codec.json_body import JsonBody, to_json
 from mq.remoting.codec.language import Language, version_name
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.options import Limits
+from mq.remoting.server.transport.large_frames import LargeFrames
 from mq.remoting.server.transport.workers import OrderedWork, Work, Workers
 
-__all__ = ["Connection", "LargeFrames", "Memory", "Owner"]
+__all__ = ["Connection", "Memory", "Owner"]
 
 log = logging.getLogger("mq.remoting")
 
@@ -41,6 +41,9 @@ TURN_SECONDS = 0.0005
 CONTROL_TURN_COUNT = 8  # the same in a thread
 SENDS_TURN_COUNT = 32  # the same of oneway sends; those of one turn wait for the disk together
 ASKED_MAX = 64  # requests of the server that a client has not answered
+# Unsent bytes of a connection, from which on it gets no requests of the server. Answers of its own pulls may
+# be as many for a moment, though the client reads.
+UNREAD_SIZE_MAX = 16 << 20
 LARGE_SIZE = 128 << 10  # of a part of a frame, from which on its connection waits for its turn to be read
 REQUEST_SIZE = 512  # bytes that a request counts besides those on the wire
 
@@ -53,30 +56,6 @@ class Memory:
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit
         self.used = 0
-
-
-class LargeFrames:
-    """The connections that are in the midst of a large frame. They take turns: in each round of the loop some
-    are read, once. The others wait, so that a thousand of them delay no small request. Only the loop uses
-    it."""
-
-    AT_ONCE: Final = 2
-
-    def __init__(self, events: EventLoop) -> None:
-        self._events = events
-        self._waiting: deque[Connection] = deque()
-
-    def append(self, connection: Connection) -> None:
-        """This connection was read; its turn comes again after those that wait."""
-        if not self._waiting:
-            self._events.loop.call_soon(self._next)
-        self._waiting.append(connection)
-
-    def _next(self) -> None:
-        for _ in range(min(self.AT_ONCE, len(self._waiting))):
-            self._waiting.popleft().read_on()
-        if self._waiting:
-            self._events.loop.call_soon(self._next)
 
 
 class Owner(Protocol):
@@ -121,9 +100,9 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(limits.frame_size, body_size_max)
         self._memory = memory
         self._large_frames = large_frames
-        self._in_flight = self._at_work = self._counted = 0
+        self._in_flight = self._in_flight_oneway = self._at_work = self._counted = 0
         self._is_choked = self._is_paused = self._is_handing_on = self._has_next_turn = False
-        self._is_aborted = self._is_over = False
+        self._is_aborted = self._is_over = self._is_forgotten = False
         self._has_read_enough = False  # of a large frame, until its next turn
         self._transport: asyncio.Transport | None = None
         self._control = OrderedWork(self, CONTROL_TURN_COUNT, self._has_worked)
@@ -154,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._reader.add(data)
         if self._reader.partial_size >= LARGE_SIZE and not self._has_read_enough:
             self._has_read_enough = True
-            self._large_frames.append(self)
+            self._large_frames.append(self.read_on)
         self._hand_on()
 
     def read_on(self) -> None:
@@ -244,11 +223,11 @@ class Connection(asyncio.Protocol):
         """Whether the oneway send that runs in order now is followed by another at once."""
         return self._sends.is_followed
 
-    def beside(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
-        """Run this in a thread concurrently with this connection's other work. is_kept: see in_order().
-        Called by the loop."""
+    def beside(self, workers: Workers, work: Work) -> None:
+        """Run this in a thread concurrently with this connection's other work, unless the connection is lost
+        before it begins. Called by the loop."""
         self._at_work += 1
-        workers.submit(self, partial(self._work, work), is_kept=is_kept)
+        workers.submit(self, partial(self._work, work))
 
     def _work(self, work: Work) -> None:
         try:
@@ -275,15 +254,15 @@ class Connection(asyncio.Protocol):
     # The server's own requests.
 
     def tell(self, request: Request, body: bytes | JsonBody = b"") -> None:
-        """Send a oneway request. Thread-safe."""
+        """Send a oneway request, unless the client leaves too much unread. Thread-safe."""
         frame = self._framed(request, body)
         frame.flags |= ONEWAY
-        self._events.post(self.write, encode(frame))
+        self._events.post(self._tell, encode(frame))
 
     def ask(self, request: Request, answered: Answered, timeout: float, body: bytes | JsonBody = b"") -> None:
         """Send a request; the loop calls `answered` with the answer, or with an error: RequestTimeout after
-        `timeout` seconds, InsufficientResources if too many requests are not answered, RemotingError once the
-        connection is lost. Thread-safe."""
+        `timeout` seconds, InsufficientResources if too many requests are not answered, or too much is not
+        read, RemotingError once the connection is lost. Thread-safe."""
         frame = self._framed(request, body)
         self._events.post(self._ask, frame, request.NAME, answered, timeout)
 
@@ -305,18 +284,27 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
+    def forget(self) -> None:
+        """Dispatch no more requests, and drop all that have not begun. Only called by the loop."""
+        self._is_forgotten = True
+        self._drop()
+
     def _framed(self, request: Request, body: bytes | JsonBody) -> Frame:
         content = to_json(body) if isinstance(body, JsonBody) else body
         return Frame(request.CODE, encode_fields(request), content, opaque=next(self._opaques))
 
+    def _tell(self, data: bytes) -> None:
+        if self.unsent < UNREAD_SIZE_MAX:
+            self.write(data)
+
     def _ask(self, frame: Frame, name: str, answered: Answered, timeout: float) -> None:
         if self.is_closed:
             answered(RemotingError(f"{self.address} is not connected any more", address=self.address))
-        elif len(self._asked) >= ASKED_MAX:
+        elif len(self._asked) >= ASKED_MAX or self.unsent >= UNREAD_SIZE_MAX:
             answered(
                 InsufficientResources(
-                    f"{self.described} has {len(self._asked)} requests that it has not answered: ask again"
-                    " later",
+                    f"{self.described} has {len(self._asked)} requests that it has not answered, and"
+                    f" {self.unsent:,} bytes that it has not read: ask again later",
                     resource="memory",
                 )
             )
@@ -339,20 +327,19 @@ class Connection(asyncio.Protocol):
     def _drop(self) -> None:
         """Dispatch no more requests, and drop those that have not begun, except oneway ones."""
         self._is_aborted = True
-        self._memory.used -= self._counted
-        self._counted = 0
         self._reader.clear()
-        self._control.drop()
-        self._sends.drop()
+        self._control.drop(is_all=self._is_forgotten)
+        self._sends.drop(is_all=self._is_forgotten)
+        self._count()
 
     def _count(self) -> None:
-        """Count the bytes of this connection among those of all."""
-        if self._is_aborted:
-            return
+        """Count the bytes of this connection among those of all. Of a lost one oneway requests are left."""
         size = self._reader.size + self._in_flight
+        if self._is_aborted:
+            size = 0 if self._is_forgotten else self._in_flight_oneway
         grown, self._counted = size - self._counted, size
         self._memory.used += grown
-        if grown > 0 and self._memory.used > self._memory.limit:
+        if grown > 0 and not self._is_aborted and self._memory.used > self._memory.limit:
             self._owner.crowded()
 
     def _hand_on(self) -> None:
@@ -398,8 +385,15 @@ class Connection(asyncio.Protocol):
         if self.is_closed and not frame.is_oneway:
             return
         self.language, self.version = frame.language, frame.version
-        self._in_flight += REQUEST_SIZE + frame.size
+        self._fly(frame, 1)
         self._owner.received(self, frame)
+
+    def _fly(self, request: Frame, count: int) -> None:
+        """A request is in flight; -1: it is answered."""
+        size = count * (REQUEST_SIZE + request.size)
+        self._in_flight += size
+        if request.is_oneway:
+            self._in_flight_oneway += size
 
     def _is_waiting(self) -> bool:
         """Whether something else will call _hand_on: an answer, or the end of a thread's work.
@@ -432,7 +426,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _done(self, request: Frame, data: bytes) -> None:
-        self._in_flight -= REQUEST_SIZE + request.size
+        self._fly(request, -1)
         if data:
             self.used_at = monotonic()
             self.write(data)

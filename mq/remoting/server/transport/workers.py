@@ -105,10 +105,10 @@ class OrderedWork:
             self._is_running = True
         workers.submit(self._owner, partial(self._run, workers), is_kept=True)
 
-    def drop(self) -> None:
-        """Drop what has not begun, except what was added as kept."""
+    def drop(self, *, is_all: bool = False) -> None:
+        """Drop what has not begun, except what was added as kept; is_all: that too."""
         with self._lock:
-            kept = [each for each in self._waiting if each[1]]
+            kept = [each for each in self._waiting if each[1] and not is_all]
             self._waiting.clear()
             self._waiting.extend(kept)
 
