@@ -36,7 +36,7 @@ class AsyncDelivery:
             if result is not None:
                 raise_returned(result, name_of(self._listener))
         except Retry as error:
-            failed = messages[error.from_index or 0 :]
+            failed = error.failed(messages) if self._takes_lists else messages
             return [Failure(failed, error)] if failed else []
         except Exception as error:  # noqa: BLE001 - a listener may raise anything
             return [Failure(messages, error)]

@@ -16,7 +16,8 @@ SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 class Retry(Exception):
     """Raised by a listener: the message is not consumed, and comes again.
 
-    `from_index`: of a list of messages, those before it are consumed; None is none of them.
+    `from_index`: of a list of messages, those before it are consumed; None is none of them, and so is an
+    index beyond the end of the list.
     `delay_level`: when it comes again, by RocketMQ's levels 1 to 18; None chooses by how often it came
     already; -1 is the dead letters, at once.
     `suspend_ms`: how long an ordered consumer leaves the queue alone, 10 to 30,000; None is the consumer's
@@ -24,7 +25,11 @@ class Retry(Exception):
     """
 
     def __init__(
-        self, from_index: int | None = None, delay_level: int | None = None, suspend_ms: int | None = None
+        self,
+        *,
+        from_index: int | None = None,
+        delay_level: int | None = None,
+        suspend_ms: int | None = None,
     ) -> None:
         super().__init__()
         self.from_index = None if from_index is None else index(from_index)
@@ -36,6 +41,11 @@ class Retry(Exception):
             raise ValueError(f"delay_level is {delay_level}: there are 1 to 18, and -1 for the dead letters")
         if self.suspend_ms is not None and self.suspend_ms < 0:
             raise ValueError(f"suspend_ms is {suspend_ms}: a time to come cannot be negative")
+
+    def failed(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Those of a list that are not consumed."""
+        begin = self.from_index or 0
+        return messages[begin:] if begin <= len(messages) else messages
 
     def __repr__(self) -> str:
         return f"mq.Retry({self})"

@@ -263,7 +263,62 @@ def test_of_a_list_only_what_is_named_comes_again() -> None:
     assert sorted(heard.bodies[6:]) == [b"4", b"5"]
 
 
+def test_of_a_list_whose_index_is_beyond_its_end_all_come_again() -> None:
+    broker = make()
+    send(broker, "one", "two")
+    heard = Heard()
+
+    def take(messages: list[mq.MessageExt]) -> None:
+        for message in messages:
+            heard(message)
+        raise mq.Retry(from_index=3, delay_level=-1)
+
+    with consuming(broker, take, batch_size=2):
+        heard.wait(2)
+        eventually(lambda: committed(broker) == 2)
+    assert [message.body for message in dead_letters(broker)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_index_means_nothing_for_a_single_message(ordered: bool) -> None:
+    broker = make()
+    send(broker, "one")
+    heard = Heard()
+
+    def take(message: mq.MessageExt) -> None:
+        heard(message)
+        raise mq.Retry(from_index=1, delay_level=-1)
+
+    with consuming(broker, take, ordered=ordered):
+        heard.wait(1)
+        eventually(lambda: committed(broker) == 1)
+    assert [message.body for message in dead_letters(broker)] == [b"one"]
+
+
+def test_what_a_list_has_consumed_of_its_retries_is_consumed() -> None:
+    """A message that comes again is given as a list of one."""
+    clock = Clock()
+    broker = make(clock=clock)
+    send(broker, "one")
+    heard = Heard()
+
+    def take(messages: list[mq.MessageExt]) -> None:
+        heard(messages[0])
+        raise mq.Retry(from_index=len(heard.messages) - 1, delay_level=1)
+
+    with consuming(broker, take, batch_size=2):
+        heard.wait(1)
+        eventually(lambda: committed(broker) == 1)
+        clock.now_ms += 1000
+        broker.deliver_due()
+        heard.wait(2)
+        eventually(lambda: committed(broker, topic="%RETRY%g") == 1)
+    assert dead_letters(broker) == []
+
+
 def test_retries_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(TypeError):
+        mq.Retry(3)  # type: ignore[misc]  # a delay level would be taken for an index
     for wrong in ({"from_index": -1}, {"delay_level": 19}, {"delay_level": -2}, {"suspend_ms": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             mq.Retry(**wrong)

@@ -109,8 +109,6 @@ class Delivery:
                     if result is not None:
                         raise_returned(result, self.name(message))
             except BaseException as error:  # noqa: BLE001 - SystemExit too: the thread is not the listener's
-                if isinstance(error, Retry) and error.from_index:
-                    continue  # from the one after: this one is consumed
                 again = [message]
                 run.failed.append(message)
                 if self.ordered:
@@ -133,8 +131,8 @@ class Delivery:
                 if result is not None:
                     raise_returned(result, self.name(messages[0]))
             except BaseException as error:  # noqa: BLE001 - SystemExit too: the thread is not the listener's
-                if isinstance(error, Retry) and error.from_index:
-                    again = messages[error.from_index :]
+                if isinstance(error, Retry):
+                    again = error.failed(messages)
                 if not again:
                     continue
                 run.failed += again
@@ -163,7 +161,16 @@ class RetryDelivery(Delivery):
             raise LookupError(
                 f"topic {message.topic} is not subscribed to any more: its message is sent back"
             )
-        return delivery.listener(message if delivery.batch_size is None else [message])
+        if delivery.batch_size is None:
+            return delivery.listener(message)
+        try:
+            result = delivery.listener([message])
+            if result is not None:
+                raise_returned(result, self.name(message))
+        except Retry as error:
+            if error.failed([message]):
+                raise
+        return None
 
     def _of(self, topic: str) -> Delivery | None:
         # What does not say where it was sent to has the retry topic itself.
