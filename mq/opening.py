@@ -7,6 +7,7 @@ type checkers.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteOptions", "open"]
 
 SCHEME = "rocketmq://"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +127,8 @@ def open(target: str | os.PathLike[str], **options: Any) -> Broker:  # noqa: A00
     if isinstance(target, str) and target.startswith(SCHEME):
         given = RemoteOptions(**known_options(options, RemoteOptions, "mq.open for a cluster"))
         return _open_cluster(target.removeprefix(SCHEME), given)
+    if URL.match(os.fsdecode(target)):
+        raise ValueError(f"{target!r} is neither a directory nor a cluster: that is rocketmq://host:port")
     return uninterrupted(lambda: LocalBroker(target, **options), LocalBroker.close)
 
 

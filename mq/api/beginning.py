@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any, Final, Literal
 
 from mq.api.queues import QueueEnds
 from mq.api.results import MessageQueue
 
-__all__ = ["BEGINNINGS", "Beginning", "first_offset", "first_or_last"]
+__all__ = ["BEGINNINGS", "Beginning", "first_offset", "first_or_last", "time_in_ms"]
 
 Beginning = Literal["first", "last", "earliest", "latest"]
 BEGINNINGS: Final[dict[str, Literal["first", "last"]]] = {
@@ -29,6 +30,16 @@ def first_or_last(option: str, word: Any) -> Literal["first", "last"]:
             f"{option} is {word!r}: give 'first' (or 'earliest'), 'last' (or 'latest'), or a time in ms"
         )
     return found
+
+
+def time_in_ms(option: str, value: Any) -> int:
+    """A time that a user gave. Raises TypeError for what is no whole number."""
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise TypeError(
+            f"{option} is a time in ms, an int, and not the {type(value).__name__} {value!r:.100}:"
+            " int(when.timestamp() * 1000) makes one of a datetime, int(time.time() * 1000) is now"
+        )
+    return index(value)
 
 
 def first_offset(ends: QueueEnds, queue: MessageQueue, consume_from: str | int) -> int:

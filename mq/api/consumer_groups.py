@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mq.api.beginning import Beginning, first_offset, first_or_last
+from mq.api.beginning import Beginning, first_offset, first_or_last, time_in_ms
 from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, Model, QueueState, Subscription
 from mq.api.joining import joining
 from mq.api.queues import Queues
@@ -146,10 +146,11 @@ class Group:
     def reset(self, topic: str, *, to_ms: int | None = None, to: Beginning | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or
         "latest" ("first" and "last" say the same). Members that are at work go on from there at once. Of a
-        broadcasting group every consumer does, those that are not at work when they start."""
+        broadcasting group every consumer does, those that are not at work when they start. Raises TypeError
+        for a to_ms that is no int."""
         if (to is None) == (to_ms is None):
             raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
-        begin = to_ms if to_ms is not None else first_or_last("to", to)
+        begin = time_in_ms("to_ms", to_ms) if to_ms is not None else first_or_last("to", to)
         queues = self._queues.readable(topic)
         self._groups.reset(self.name, {queue: first_offset(self._queues, queue, begin) for queue in queues})
 

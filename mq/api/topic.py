@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Literal, get_args
 
 import xxhash
 
+from mq.api.beginning import time_in_ms
 from mq.api.local import directory
 from mq.api.queues import READ_SIZE_MAX, Appenders, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult
@@ -46,11 +47,11 @@ class Topic:
 
     def send(
         self,
-        body: bytes,
+        body: bytes | bytearray | memoryview,
         *,
         tags: str | None = None,
-        keys: str | Sequence[str] = (),
-        properties: dict[str, str] | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
         shard_key: str | bytes | int | None = None,
         delay_level: int = 0,
         delay_ms: int | None = None,
@@ -157,8 +158,15 @@ class Queue:
         return broker.read_arrow(self.message_queue, offset, count_max, byte_max)
 
     def offset_at(self, time_ms: int) -> int:
-        """The first offset stored at time_ms or later; the end of the queue where there is none."""
-        return self._broker.offset_at(self.message_queue, time_ms)
+        """The first offset stored at time_ms or later; the end of the queue where there is none. Raises
+        TypeError for what is no int."""
+        return self._broker.offset_at(self.message_queue, time_in_ms("time_ms", time_ms))
+
+    def __eq__(self, other: object) -> bool:
+        return self.message_queue == other.message_queue if isinstance(other, Queue) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.message_queue)
 
     def __repr__(self) -> str:
         return f"Queue({self.topic!r}, {self.queue_id})"

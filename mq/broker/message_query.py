@@ -72,7 +72,7 @@ class Finder:
         check_topic(topic)
         if topic not in self._topics():
             raise TopicNotFound(topic)
-        check_query(key, count_max)
+        check_query(key, count_max, begin_ms, end_ms)
         unindexed = self._unindexed(key)
         found: list[MessageExt] = []
         for candidate in self._candidates(topic, key, unindexed, begin_ms, end_ms):

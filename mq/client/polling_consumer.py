@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from mq.api.beginning import Beginning
+from mq.api.beginning import Beginning, time_in_ms
 from mq.api.broker import Broker, MessageQueue, Queue
 from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.options import PullOptions, begin_from
@@ -121,7 +121,9 @@ class PollingConsumer:
             self._wake()
 
     def seek_to_time(self, queue: AnyQueue, time_ms: int) -> None:
-        """Go on from the first message stored at time_ms or later; from the end if there is none."""
+        """Go on from the first message stored at time_ms or later; from the end if there is none. Raises
+        TypeError for what is no int."""
+        time_ms = time_in_ms("time_ms", time_ms)
         with self._lock.entered():
             self._check_open()
             owned = self._loop.at(named(queue))

@@ -224,7 +224,7 @@ class Producer(Sender):
         if dedup_key is unique_id is None:
             pending = PendingSend(message, chosen, named is not None, timeout)
         else:
-            assert self._once.window_ms
+            _ = self._once.window_ms  # Where there is none, the error is the call's, and not the future's.
             pending = KeyedSend(message, chosen, named is not None, timeout, dedup_key, unique_id)
         self._buffer.put(pending)
         return pending.future

@@ -318,7 +318,7 @@ def test_what_a_list_has_consumed_of_its_retries_is_consumed() -> None:
 
 def test_retries_that_make_no_sense_are_refused() -> None:
     with pytest.raises(TypeError):
-        mq.Retry(3)  # type: ignore[misc]  # a delay level would be taken for an index
+        mq.Retry(3)  # type: ignore[call-arg]  # a delay level would be taken for an index
     for wrong in ({"from_index": -1}, {"delay_level": 19}, {"delay_level": -2}, {"suspend_ms": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             mq.Retry(**wrong)

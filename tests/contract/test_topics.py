@@ -169,6 +169,12 @@ def consume(broker: mq.Broker, group: str, queue_ids: range) -> None:
         assigned.commit(broker, group, queue_named(broker, "orders", queue_id), 10)
 
 
+def test_a_queue_is_equal_to_itself(broker: mq.Broker) -> None:
+    first, second = broker.create_topic("orders", 2).queues
+    assert broker.topic("orders").queues[0] == first != second
+    assert len({first, second, *broker.topic("orders").queues}) == 2
+
+
 def test_what_is_not_given_stays_as_it_is(broker: mq.Broker) -> None:
     filled(broker, 8)
     version = broker.route_version()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,26 @@ def rejected(call: Callable[[], Any]) -> bool:
 
 def end_of(broker: mq.LocalBroker) -> int:
     return store_of(broker).visible_end()
+
+
+@pytest.mark.parametrize("value", [1e12, "10m", b"1", True, datetime.now(timezone.utc)], ids=shown)
+def test_a_time_is_a_whole_number_of_ms(broker: mq.LocalBroker, value: Any) -> None:
+    """A group that is reset to another value would go on at the end, and skip what it has not read."""
+    queue, group = broker.topic("orders").queues[0], broker.group("billing")
+    with mq.PullConsumer(broker, "billing", auto_commit=False) as consumer:
+        consumer.assign([queue])
+        for call in (
+            lambda: group.reset("orders", to_ms=value),
+            lambda: queue.offset_at(value),
+            lambda: consumer.seek_to_time(queue, value),
+            lambda: broker.query("orders", "k", begin_ms=value),
+            lambda: broker.query("orders", "k", end_ms=value),
+        ):
+            with pytest.raises(
+                TypeError, match=f"is a time in ms, an int, and not the {type(value).__name__}"
+            ):
+                call()
+    assert group.lag("orders") == 1
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=shown)

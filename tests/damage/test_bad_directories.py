@@ -160,6 +160,27 @@ def test_a_part_that_may_not_be_written(open_to_all: Path, part: str) -> None:
     assert not name or str(root) in text
 
 
+def test_a_read_only_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the directory's mode and owner are, these are not what is to be changed."""
+    root = make_store(tmp_path / "store")
+    status = os.statvfs(root)
+    mounted = os.statvfs_result((*status[:8], status.f_flag | os.ST_RDONLY, *status[9:]))
+    monkeypatch.setattr(os, "statvfs", lambda _path: mounted)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    for read_only in (False, True):
+        with pytest.raises(mq.NotPermitted, match="lies on a read-only file system"):
+            mq.open(root, read_only=read_only)
+
+
+@pytest.mark.parametrize("target", ["redis://localhost", "RocketMQ://here:9876", "rocketmq:/here:9876"])
+def test_an_address_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in (target, Path(target)):
+        with pytest.raises(ValueError, match="rocketmq://host:port"):
+            mq.open(each)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_where_no_directory_may_be_made(open_to_all: Path) -> None:
     name, text = call(directories.failure_of_opening, str(open_to_all / "a" / "store"), {}, uid=NOBODY)
     assert name == "NotPermitted"

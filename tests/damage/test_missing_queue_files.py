@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -189,3 +191,17 @@ def test_a_directory_in_the_place_of_a_file_is_named(path: Path, name: str) -> N
     in_the_way.rmdir()
     with open_store(path) as broker:
         assert read(broker) == WHOLE
+
+
+def test_a_group_that_there_is_no_space_for_leaves_nothing_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int, _offset: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with open_store(path) as broker, monkeypatch.context() as disk:
+        disk.setattr(os, "posix_fallocate", full)
+        with pytest.raises(mq.StoreFull):
+            broker.group("billing").reset("orders", to="earliest")
+    assert (path / "mq" / "groups" / "billing").stat().st_size == 0
+    assert list(problems(path)) == []

@@ -77,7 +77,7 @@ class MessageQuery:
         """See query(). With `failures`, by broker name, those that fail are left out and noted there."""
         if not self._topics.exists(topic):
             raise no_route(topic, self._brokers.cluster.name_servers)
-        check_query(key, count_max)
+        check_query(key, count_max, begin_ms, end_ms)
         end_ms = time.time_ns() // 1_000_000 + 60_000 if end_ms is None else end_ms
         found: dict[str, MessageExt] = {}
         names = sorted({queue.broker_name for queue in self._topics.readable(topic)})

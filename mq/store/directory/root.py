@@ -76,6 +76,11 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
         )
     for path in (root, root / "mq"):
         if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            if os.statvfs(path).f_flag & os.ST_RDONLY:
+                raise NotPermitted(
+                    f"{path} lies on a read-only file system, and even a reader takes locks in the directory:"
+                    " mount it for writing, or open a copy"
+                )
             owner = path.stat().st_uid
             whose = (
                 f"belongs to user id {owner}"

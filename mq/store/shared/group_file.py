@@ -253,7 +253,12 @@ class GroupFile:
         if not inhabited:
             os.ftruncate(fd, 0)
             os.ftruncate(fd, MAPPED_SIZE)
-        os.posix_fallocate(fd, 0, SLOTS_AT)
+        try:
+            os.posix_fallocate(fd, 0, SLOTS_AT)
+        except OSError:
+            if not inhabited:
+                os.ftruncate(fd, 0)  # Else it would look like one that is damaged.
+            raise
         file = cls(store, path)
         file._populate(0, SLOTS_AT)
         file.words[READY] = 0
