@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, Model, 
 from mq.api.joining import joining
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
+from mq.errors import NotPermitted, TopicNotFound
 from mq.names import RETRY_PREFIX, check_group
 
 __all__ = ["ConsumerGroups", "Group"]
@@ -54,6 +56,19 @@ class ConsumerGroups(Protocol):
     def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
         """Let a consumer join: see join, which has checked what it says of itself."""
         ...
+
+    def begin_at_the_end(self, group: str, topic: str, queues: Queues) -> bool:
+        """Have a group that has no offset of a topic begin with what comes from now on. Whether it has begun
+        the topic by then: not one that is not there, nor where the broker may only read."""
+        with suppress(TopicNotFound, NotPermitted):
+            if not self.offsets(group, topic):
+                assigned = self.assigned(group)
+                for queue in queues.readable(topic):
+                    claim = assigned.claim(queue)
+                    claim.commit(queues.max_offset(queue))
+                    claim.release()  # From when the broker of a cluster knows it.
+            return True
+        return False
 
     def assigned(self, group: str) -> Assigned:
         """For a consumer that is told its queues, and does not join the group: it reads and writes the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,7 @@ from mq.broker.retention import LocalRetention
 from mq.broker.topics.config import TopicSettings
 from mq.broker.transactions.transactions import LocalTransactions
 from mq.broker.waiter import LocalWaiter
+from mq.errors import MQError
 from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
 from mq.names import check_topic
@@ -102,6 +104,8 @@ class LocalBroker(Parts, DirectoryBroker):
         """Delete a topic and its queues; its messages leave the log with retention. Raises TopicNotFound,
         NotPermitted."""
         self._catalog.check_master()
+        with suppress(MQError, OSError):  # A full disk, say, of which the deletion may free some.
+            self._groups.save()  # Who has just begun the topic awaits the next one too.
         self._catalog.delete(name, self._groups.forget_topic)
 
     def topics(self) -> list[str]:

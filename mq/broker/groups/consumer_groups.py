@@ -7,11 +7,13 @@ from pathlib import Path
 
 from mq.api.consumer_groups import ConsumerGroups
 from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState
+from mq.api.queues import Queues
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.groups import BroadcastGroups
 from mq.broker.group_deletion import Deletion
 from mq.broker.groups.groups import Groups
 from mq.broker.groups.retry_counts import Retries
+from mq.errors import NotPermitted
 
 __all__ = ["LocalConsumerGroups"]
 
@@ -32,6 +34,14 @@ class LocalConsumerGroups(ConsumerGroups):
 
     def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
         return self._groups.admit(group, member, consume_from)
+
+    def begin_at_the_end(self, group: str, topic: str, queues: Queues) -> bool:
+        # In one step, also where two consumers do so; and for a topic that is not there yet as well.
+        try:
+            self._groups.begin_at_the_end(group, topic)
+        except NotPermitted:
+            return bool(self._groups.offsets(group, topic))
+        return True
 
     def assigned(self, group: str) -> Assigned:
         return self._groups.assigned(group)

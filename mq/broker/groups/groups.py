@@ -82,7 +82,7 @@ class Groups:
         self._before_save = before_save
         self.numbers = Numbers(store)
         self._offsets = Offsets(store.root)
-        self._first_offsets = FirstOffsets(reader, readable)
+        self._first_offsets = FirstOffsets(reader, readable, self._offsets)
         self._directory = store.root / "mq" / "groups"
         self._lock = threading.Lock()  # guards what follows
         self._member_tables: dict[str, MemberTable] = {}
@@ -158,7 +158,8 @@ class Groups:
     def names(self) -> list[str]:
         """See LocalBroker.groups."""
         self.store.live()
-        found = set(self._offsets.current(self.numbers, self._exists))
+        table = self._offsets.current(self.numbers, self._exists)
+        found = {group for group, topics in table.items() if any(map(self._exists, topics))}
         for group in self._offsets.group_files():
             if group not in found and self.member_table(group) and self.members(group):
                 found.add(group)
@@ -176,15 +177,12 @@ class Groups:
     def topics(self, group: str) -> list[str]:
         """See ConsumerGroups.topics."""
         wanted = {each.topic for member in self.members(group) for each in member.subscriptions}
-        return sorted(wanted | set(self._table_of(group)))
+        return sorted(wanted | set(filter(self._exists, self._table_of(group))))
 
     def _table_of(self, group: str) -> dict[str, dict[int, int]]:
         check_group(group)
         self.store.live()
-        found = self._offsets.current_of(group, self.numbers, self._exists)
-        if found is None:
-            found = self._offsets.current(self.numbers, self._exists).get(group, {})
-        return found
+        return self._offsets.of_group(group, self.numbers, self._exists)
 
     def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """See ConsumerGroups.offsets."""
@@ -204,6 +202,16 @@ class Groups:
         """Raise an offset, for a group of RocketMQ's own that has no members. False: a greater one is
         committed, which stays."""
         return (self.assigned(group).raise_to(queue, offset) or 0) <= offset
+
+    def begin_at_the_end(self, group: str, topic: str) -> None:
+        """See ConsumerGroups.begin_at_the_end. Raises NotPermitted where this broker only reads."""
+        file = self.made(group).file
+
+        def begin() -> None:
+            with file.changing():
+                self._first_offsets.begin(group, file, topic, "last")
+
+        uninterrupted(begin, of=self.store)
 
     def assigned(self, group: str) -> LocalAssigned:
         """See ConsumerGroups.assigned."""
@@ -399,6 +407,7 @@ class Groups:
             file.forget(number)
         file.changed()
         self.save()
+        self._offsets.forget_group(file.path.name)
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted, and its offsets with it."""

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from logging import getLogger
 from pathlib import Path
 
-from mq.broker.groups.offsets import Offsets
+from mq.broker.groups.offsets import Offsets, awaited
 from mq.names import is_system_topic
 from mq.store.directory.root import is_listed
 from mq.store.directory.topic_journal import listed_topics
@@ -71,11 +71,12 @@ def carry_over(root: Path, known: Hint | None) -> None:
     if known is None or known.was_closed or not known.is_certain:
         return
     offsets, found = Offsets(root), dict[str, dict[str, dict[int, int]]]()
+    table = offsets.load()
     for group in offsets.group_files():
         slots = slots_in(root / "mq" / "groups" / group, known.epoch)
         if slots is None:
             continue
-        found[group] = {}
+        found[group] = awaited(table.get(group, {}))
         for number, offset in offsets_in(slots).items():
             if number in known.names:
                 topic, queue_id = known.names[number]

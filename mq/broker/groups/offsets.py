@@ -6,6 +6,10 @@ On disk: config/consumerOffset.json, as RocketMQ has it, and consumerOffset.json
      "groupTopicMap": {"billing": ["orders"]},           derived, ignored when read
      "offsetTable": {"orders@billing": {"0": 5, "1": 7}}}  topic@group to queue id to next offset
 
+An entry without offsets, {"orders@billing": {}}, says that the group awaits the topic: it wanted the topic
+before there was one of that name, or consumed one that was deleted since. RocketMQ reads and keeps such an
+entry as well.
+
 Strict JSON with quoted keys, which RocketMQ reads; what a broker wrote is read with its unquoted keys too.
 While the machine runs, the group files (mq/store/shared/group_file.py) know better: they are written here
 every 5 s and by the last one to close, so a power cut costs 5 s of commits at the most, and the death of
@@ -31,6 +35,7 @@ import xxhash
 
 from mq.broker.topics.config import UNQUOTED_KEY
 from mq.fastpath import Guard
+from mq.names import RETRY_PREFIX
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import make_directory
 from mq.store.directory.root import sync_names
@@ -41,13 +46,13 @@ from mq.store.shared.group_slots import offsets_in
 from mq.store.shared.lock_guards import file_lock
 from mq.store.shared.queue_table import Numbers
 
-__all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
+__all__ = ["Offsets", "Table", "awaited", "check_offset", "clamp_offsets"]
 
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 NAMED_MAX = 50  # offsets, in a warning
 
-# Group to topic to queue id to offset.
+# Group to topic to queue id to offset. Of a topic that the group awaits there are none.
 Table = dict[str, dict[str, dict[int, int]]]
 
 log = logging.getLogger("mq.groups")
@@ -133,18 +138,25 @@ class Offsets:
             return True
 
     def current(self, numbers: Numbers, exists: Callable[[str], bool]) -> Table:
-        """What all groups have committed by now, of the topics that there are."""
-        table = {group: _of(topics, exists) for group, topics in self.load().items()}
-        for group in self.group_files():
-            found = self.current_of(group, numbers, exists)
-            if found is not None:  # Else nobody has touched it since it was of use: the table is right.
-                table[group] = found
+        """What all groups have committed by now, of the topics that there are, and what they await."""
+        groups = {*self.load(), *self.group_files()}
+        table = {group: self.of_group(group, numbers, exists) for group in groups}
         return {group: topics for group, topics in table.items() if topics}
+
+    def of_group(
+        self, group: str, numbers: Numbers, exists: Callable[[str], bool]
+    ) -> dict[str, dict[int, int]]:
+        """The same of one group."""
+        known = self.load().get(group, {})
+        found = self.current_of(group, numbers, exists)
+        if found is None:  # Nobody has touched it since it was of use: the table is right.
+            return _of(known, exists)
+        return {**awaited(known), **found}
 
     def current_of(
         self, group: str, numbers: Numbers, exists: Callable[[str], bool]
     ) -> dict[str, dict[int, int]] | None:
-        """The same of one group, as its file has them; None if there is no file that may be believed."""
+        """What a group has committed, as its file has it; None if there is no file that may be believed."""
         slots = slots_in(self._root / "mq" / "groups" / group, numbers.epoch)
         if slots is None:
             return None
@@ -179,19 +191,43 @@ class Offsets:
     def has(self, group: str, numbers: Numbers, exists: Callable[[str], bool]) -> bool:
         """Whether anything is committed for a group."""
         found = self.current_of(group, numbers, exists)
-        return bool(_of(self.load().get(group, {}), exists) if found is None else found)
+        return any((_of(self.load().get(group, {}), exists) if found is None else found).values())
 
-    def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: so are all offsets of it."""
+    def awaits(self, group: str, topic: str) -> bool:
+        """Whether a group wanted a topic before there was the one of that name."""
+        return self.load().get(group, {}).get(topic) == {}
+
+    def await_topic(self, group: str, topic: str) -> None:
+        """Have on disk that a group wants a topic that is not there yet."""
+        if topic in self.load().get(group, {}):
+            return
         with self.changing():
             known = self.load()
-            if any(topic in topics for topics in known.values()):
+            self.write({**known, group: {topic: {}, **known.get(group, {})}})
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: so are all offsets of it. Who had some awaits the next one of that name."""
+        with self.changing():
+            known = self.load()
+            if any(topics.get(topic) for topics in known.values()):
+                # A group begins its retry topic with the first message anyway.
+                left: dict[str, dict[int, int]] = {} if topic.startswith(RETRY_PREFIX) else {topic: {}}
                 self.write(
                     {
-                        group: {name: ids for name, ids in topics.items() if name != topic}
+                        group: {
+                            **{name: ids for name, ids in topics.items() if name != topic},
+                            **(left if topic in topics else {}),
+                        }
                         for group, topics in known.items()
                     }
                 )
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted, and what it awaits with it."""
+        with self.changing():
+            known = self.load()
+            if group in known:
+                self.write({name: topics for name, topics in known.items() if name != group})
 
     def clamp(self, ends: Mapping[tuple[str, int], int]) -> None:
         """After a recovery: nobody has consumed what is not there."""
@@ -253,6 +289,11 @@ class Offsets:
         return file_lock(self._root / "mq" / "offsets", 0, "writing offsets")
 
 
+def awaited(topics: Mapping[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """Of the topics of a group, those that it awaits."""
+    return {topic: ids for topic, ids in topics.items() if not ids}
+
+
 def clamp_offsets(control: Control) -> None:
     """After a recovery, before anybody sends: see Offsets.clamp."""
     ends = {(topic, queue_id): control.next_offset(number) for number, topic, queue_id in control.queues()}
@@ -284,7 +325,7 @@ def check_offset(offset: int) -> None:
 
 
 def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:
-    return {topic: ids for topic, ids in topics.items() if ids and exists(topic)}
+    return {topic: ids for topic, ids in topics.items() if not ids or exists(topic)}
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
@@ -316,6 +357,8 @@ def _parse(text: str) -> tuple[Table, dict[str, Any], list[str]]:
         topic, at, group = key.partition("@")
         if not isinstance(ids, dict):
             raise ValueError(f"what it has of {key} is no JSON object")
+        if at and not ids:
+            table.setdefault(group, {})[topic] = {}
         for name, offset in ids.items():
             queue_id = int(name) if str(name).isdecimal() else -1
             sound = isinstance(offset, int) and not isinstance(offset, bool) and offset < OFFSET_MAX

@@ -20,7 +20,6 @@ from mq.api.beginning import first_offset
 from mq.api.broker import Broker, MessageQueue
 from mq.api.group import Assigned, Membership, Subscription
 from mq.api.waiter import Versioned
-from mq.client.engine.beginning import begin_at_the_end
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.handed_out import HandedOut
@@ -100,7 +99,7 @@ class PollLoop:
         if self.membership is None:
             check_agreement(self._broker, self._options.group, wanted)
         if self._options.consume_from == "last" and topic not in self._subscriptions:
-            begin_at_the_end(self._broker, self._options.group, topic)
+            self._broker.consumer_groups.begin_at_the_end(self._options.group, topic, self._broker)
         self._resubscribe({**self._subscriptions, topic: wanted})
         self._deliveries[topic] = Delivery(topic, selection, self._listener)
         self.version = -1
@@ -142,12 +141,18 @@ class PollLoop:
                 raise ValueError(f"{queue} is not there to be read")
         self._is_assigned = True
         self._round_due = inf  # There is nobody to share the queues with.
+        broker, group, begin = self._broker, self._options.group, dict[str, str | int]()
         for topic in {queue.topic for queue in queues}:
             self._deliveries[topic] = Delivery(topic, selection, self._listener)
+            begin[topic] = self._options.consume_from
+            if begin[topic] == "last" and broker.consumer_groups.begin_at_the_end(group, topic, broker):
+                begin[topic] = "first"  # A queue without an offset was made later.
         if self.assigned is None:
-            self.assigned = self._broker.consumer_groups.assigned(self._options.group)
+            self.assigned = broker.consumer_groups.assigned(group)
         try:
-            self._claimed.have(queues, self.assigned, self._first_offset)
+            self._claimed.have(
+                queues, self.assigned, lambda queue: first_offset(broker, queue, begin[queue.topic])
+            )
         finally:
             self._take_note()
 
@@ -188,9 +193,6 @@ class PollLoop:
         if self.membership is not None:
             self.membership.subscribe(sorted(wanted.values()))
         self._subscriptions = wanted
-
-    def _first_offset(self, queue: MessageQueue) -> int:
-        return first_offset(self._broker, queue, self._options.consume_from)
 
     # Whose the queues are.
 
