@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -209,8 +209,6 @@ class PushConsumer:
                 suspend_ms=options.suspend_ms,
                 is_broadcasting=options.is_broadcasting,
             )
-            for topic in self._subscriptions:
-                self._begin(topic)
             self._loop = ConsumeLoop(options, self._broker.waiter(), membership, claimed, send_back)
             self._loop.suspend(self._is_suspended)
             self._loop.start()
@@ -232,6 +230,11 @@ class PushConsumer:
                 subscriptions=sorted(self._subscriptions.values()),
                 consume_from=options.consume_from,
             )
+            try:
+                self._begin(local, self._subscriptions)
+            except BaseException:
+                membership.leave()
+                raise
         except BaseException:
             if local is not None:
                 local.close()
@@ -239,10 +242,13 @@ class PushConsumer:
         self._local = local
         return membership
 
-    def _begin(self, topic: str) -> None:
-        """Set where a broadcasting consumer begins with a topic that it has no offset of."""
-        if self._local is not None:
-            self._local.begin(topic, self._options.consume_from)
+    def _begin(self, local: BroadcastOffsets | None, topics: Iterable[str]) -> None:
+        """Set where a broadcasting consumer begins with topics that it has no offset of. On disk: it is not
+        to begin anew where it dies soon."""
+        if local is not None:
+            for topic in topics:
+                local.begin(topic, self._options.consume_from)
+            local.save()
 
     def suspend(self) -> None:
         """Call no listener from now on, until resume(); those that run go on. The queues stay this
@@ -351,7 +357,7 @@ class PushConsumer:
             else:
                 check_agreement(self._broker, self.group, wanted)
             self._subscriptions = subscriptions
-            self._begin(wanted.topic)  # First: the queues are claimed as soon as it is there.
+            self._begin(self._local, [wanted.topic])  # First: the queues are claimed as soon as it is there.
             self._deliveries[wanted.topic] = delivery
         if self._loop is not None:
             self._loop.look_again()

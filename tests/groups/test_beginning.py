@@ -23,10 +23,13 @@ from tests.support.store.small_store import open_small, send
 GROUP = "billing"
 # What a peer runs: a consumer that starts, whether or not there is something to consume.
 START = (
-    "consumer = mq.PushConsumer(broker, 'billing', consume_from='last')\n"
+    "consumer = mq.PushConsumer(broker, 'billing', consume_from='last', **{})\n"
     "consumer.subscribe('orders', listener=print)\n"
     "consumer.start()\n"
 )
+
+
+BROADCASTING = {"model": "broadcasting", "client_id": "box"}
 
 
 class Run:
@@ -50,6 +53,11 @@ class Run:
             meanwhile()
             heard.wait(until)
         return heard.bodies
+
+    def _broadcasting(
+        self, broker: LocalBroker, until: int, meanwhile: Callable[[], object], options: Any
+    ) -> Sequence[bytes]:
+        return self._push(broker, until, meanwhile, {**BROADCASTING, **options})
 
     def _pull(
         self, broker: LocalBroker, until: int, meanwhile: Callable[[], object], options: Any
@@ -81,7 +89,7 @@ class Run:
         return asyncio.run(consume())
 
 
-@pytest.fixture(params=["push", "pull", "aio"])
+@pytest.fixture(params=["push", "pull", "aio", "broadcasting"])
 def run(request: pytest.FixtureRequest) -> Run:
     return Run(request.param)
 
@@ -108,13 +116,21 @@ def test_a_topic_made_while_it_ran_and_filled_while_it_was_away(directory: Path,
 def test_a_topic_made_while_it_was_away(directory: Path, run: Run) -> None:
     with open_small(directory) as broker:
         assert run(broker) == []
-        assert broker.groups() == []
     with open_small(directory) as broker:
         broker.create_topic("orders", 1)
         filled(broker, b"a", b"b")
-        assert broker.groups() == [GROUP]
-        assert broker.group(GROUP).lag("orders") == 2
         assert run(broker, 2) == [b"a", b"b"]
+
+
+def test_a_group_is_listed_once_there_is_a_topic_that_it_awaits(directory: Path) -> None:
+    with open_small(directory) as broker:
+        join(broker, consume_from="last").leave()
+        assert broker.groups() == []
+        broker.create_topic("orders", 1)
+        filled(broker, b"a", b"b")
+        assert broker.groups() == [GROUP]
+        assert broker.group(GROUP).topics() == ["orders"]
+        assert broker.group(GROUP).lag("orders") == 2
 
 
 @pytest.mark.parametrize("when", ["live", "away"])
@@ -141,13 +157,36 @@ def test_a_topic_that_was_there_begins_at_its_end(directory: Path, run: Run) -> 
         assert run(broker, 1) == [b"a"]
 
 
-def test_a_killed_consumer_of_a_topic_that_was_made_meanwhile(directory: Path) -> None:
+@pytest.mark.parametrize("kind", ["push", "broadcasting"])
+def test_a_killed_consumer_of_a_topic_that_was_made_meanwhile(directory: Path, kind: str) -> None:
     with open_small(directory) as broker, Peer(directory) as peer:
-        peer.do(START)
+        peer.do(START.format(BROADCASTING if kind == "broadcasting" else {}))
         broker.create_topic("orders", 1)
         peer.kill()
         filled(broker, b"a", b"b")
-        assert Run("push")(broker, 2) == [b"a", b"b"]
+        assert Run(kind)(broker, 2) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("kind", ["push", "broadcasting"])
+def test_a_consumer_that_is_killed_right_after_its_start(directory: Path, kind: str) -> None:
+    with open_small(directory) as broker, Peer(directory) as peer:
+        broker.create_topic("orders", 1)
+        filled(broker, b"before")
+        peer.do(START.format(BROADCASTING if kind == "broadcasting" else {}))
+        peer.kill()
+        filled(broker, b"a", b"b")
+        assert Run(kind)(broker, 2) == [b"a", b"b"]
+
+
+def test_a_topic_that_a_broadcasting_consumer_adds_begins_once(directory: Path) -> None:
+    add = "consumer.subscribe('events', listener=print)\n"
+    with open_small(directory) as broker, Peer(directory) as peer:
+        broker.create_topic("orders", 1)
+        broker.create_topic("events", 1)
+        peer.do(START.format(BROADCASTING).replace("orders", "events") + add.replace("events", "orders"))
+        peer.kill()
+        filled(broker, b"a", b"b")
+        assert Run("broadcasting")(broker, 2) == [b"a", b"b"]
 
 
 def test_a_second_member_does_not_move_the_beginning(directory: Path) -> None:

@@ -5,8 +5,10 @@ offsets.json.bak. A damaged file is replaced by that; if both are damaged the co
 beside them is held by the consumer that has the client id.
 
 The offsets of a topic that was deleted and made again are dropped: a consumer that is at work goes on with
-the first message of the new one, and one that comes back begins where its consume_from says. A reset of the
-group is applied once: by a consumer at work as soon as it sees it, by another when it starts.
+the first message of the new one, and one that comes back begins where its consume_from says. "last" is the
+end of a topic that was there when the consumer first asked for it: it gets all of one that was made later. A
+topic that is not there is kept without offsets, made_at being null, which tells that it was asked for. A
+reset of the group is applied once: by a consumer at work as soon as it sees it, by another when it starts.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class BroadcastOffsets:
         self.changes: dict[str, int] = {}  # by topic: how often offsets became others than were committed
         self._group = group
         self._source = source
+        self._saving = threading.Lock()  # one thread at a time writes the file
         self._lock = threading.Lock()  # guards what follows
         self._topics: dict[str, TopicOffsets] = {}
         self._text = ""  # what the file says
@@ -112,10 +115,12 @@ class BroadcastOffsets:
     def begin(self, topic: str, consume_from: str | int) -> None:
         """See BroadcastOffsets.begin."""
         with self._lock:
+            known = self._topics.get(topic)
             try:
                 made_at = self._source.made_at(topic)
-                known = self._topics.get(topic)
                 if known is None or not known.is_of(made_at):
+                    if known is not None and consume_from == "last":
+                        consume_from = "first"  # It was made after this consumer asked for it.
                     offsets = self._earlier.pop(topic, None) if known is None else None
                     if offsets is None:
                         offsets = self._source.begin(topic, consume_from)
@@ -135,7 +140,8 @@ class BroadcastOffsets:
                     known.offsets.update({each: fresh[each] for each in beyond})
                     self._mark_changed(topic)
             except (TopicNotFound, NotPermitted):
-                return  # Once it is there, all its messages come.
+                if known is None:  # Once it is there, all its messages come.
+                    self._await(topic)
 
     def claim(self, queue: MessageQueue, membership: Membership) -> BroadcastClaim:
         """See BroadcastOffsets.claim."""
@@ -151,11 +157,14 @@ class BroadcastOffsets:
                 self._topics[queue.topic] = known
             return known.offsets.get(queue.queue_id)
 
-    def put(self, queue: MessageQueue, offset: int, *, downwards: bool = False) -> None:
+    def put(
+        self, queue: MessageQueue, offset: int, *, changes: int | None = None, downwards: bool = False
+    ) -> None:
+        """Set where a queue is. changes: how often the offsets of its topic had become others by then."""
         with self._lock:
             known = self._topics.get(queue.topic)
-            if known is None:
-                return  # The topic is gone.
+            if known is None or changes not in (None, self.changes.get(queue.topic, 0)):
+                return  # The topic is gone, or another one.
             if downwards or offset > known.offsets.get(queue.queue_id, -1):
                 known.offsets[queue.queue_id] = offset
                 self.is_dirty = True
@@ -169,19 +178,31 @@ class BroadcastOffsets:
                 resets = self._source.resets()
                 for topic, known in list(self._topics.items()):
                     try:
-                        is_gone = not known.is_of(self._source.made_at(topic))
+                        made_at = self._source.made_at(topic)
                     except TopicNotFound:
-                        is_gone = True
-                    if is_gone:
-                        del self._topics[topic]
-                        self._mark_changed(topic)
-                    else:
+                        self._await(topic)
+                        continue
+                    if known.is_of(made_at):
                         self._apply_reset(topic, known, resets.get(topic))
+                    else:
+                        self._topics[topic] = TopicOffsets(made_at, reset=self._last_reset(topic))
+                        self._mark_changed(topic)
             except (BrokerClosed, ForkedBroker):
                 pass  # What listeners have done until now counts.
             except (MQError, OSError):
                 return  # The rebalance meets it too, and says so. Asked again at the next commit.
             self.seen = version
+
+    def _await(self, topic: str) -> None:
+        """Have nothing of a topic that is not there, but that it was asked for."""
+        known = self._topics.get(topic)
+        if known is None or known.made_at is not None:
+            self._topics[topic] = TopicOffsets(None)
+        elif known.offsets:  # A broker made it. Without them it would look like an older copy.
+            del self._topics[topic]
+        else:
+            return
+        self._mark_changed(topic)
 
     def _last_reset(self, topic: str) -> str:
         reset = self._source.resets().get(topic)
@@ -206,6 +227,10 @@ class BroadcastOffsets:
         """Have everything on disk that was set before. Raises OSError, MQError."""
         if not self.is_dirty or self._lock_fd < 0:
             return
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
         self.is_dirty = False
         try:
             self._check_place()
@@ -348,13 +373,13 @@ class BroadcastClaim(LastingClaim):
         """See Claim.commit."""
         if not self.is_current():
             return False
-        self._offsets.put(self.queue, offset)
+        self._offsets.put(self.queue, offset, changes=self._seen)
         return True
 
     def correct(self, offset: int) -> None:
         """See Claim.correct."""
         if self.is_current():
-            self._offsets.put(self.queue, offset, downwards=True)
+            self._offsets.put(self.queue, offset, changes=self._seen, downwards=True)
 
     def puller(self) -> Puller:
         """See Claim.puller."""
