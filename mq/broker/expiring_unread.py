@@ -1,15 +1,17 @@
 """Which groups have not read messages that retention is about to delete.
 
-A group has not read what is behind its offset in the queues of its topics. Its failed messages wait for
-another attempt in %RETRY%<group>, which is the group's from its first message on, and before that in a delay
-level of SCHEDULE_TOPIC_XXXX, with all other messages of that delay.
+A group has not read what is behind its offset in the queues of its topics, or, where its consumers broadcast,
+behind the offset of the slowest of them. Its failed messages wait for another attempt in %RETRY%<group>,
+which is the group's from its first message on, and before that in a delay level of SCHEDULE_TOPIC_XXXX, with
+all other messages of that delay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mq.api.retention import Range, Unread
+from mq.broker.broadcast.slowest import Topics
 from mq.broker.delay.levels import SCHEDULE_TOPIC
 from mq.broker.delay.pending import undelivered
 from mq.broker.delay.schedule import Schedule
@@ -40,31 +42,20 @@ class ExpiringUnread:
             return
         readers = self._readers(by_topic)
         for group, topics in sorted(readers.items()):
-            for topic in sorted(topics & by_topic.keys()):
-                yield from self._behind_offsets(group, topic, by_topic[topic])
+            for topic in sorted(topics.keys() & by_topic.keys()):
+                yield from _behind(group, topic, by_topic[topic], topics[topic])
         for each in delayed:
             yield from self._not_delivered(each, readers)
 
-    def _readers(self, topics: dict[str, list[Range]]) -> dict[str, set[str]]:
-        """The topics of each group. Broadcasting members have offsets of their own."""
-        found: dict[str, set[str]] = {}
-        for group in self._groups.names():
-            members = self._groups.members(group)
-            if not members or any(member.model != "broadcasting" for member in members):
-                found[group] = set(self._groups.topics(group))
+    def _readers(self, topics: dict[str, list[Range]]) -> dict[str, Topics]:
+        """The topics of each group."""
+        found = self._groups.reading()
         for topic in topics:
             if group := retrying_group(topic):  # With or without an offset, or a member.
-                found.setdefault(group, set()).add(topic)
+                found.setdefault(group, {}).setdefault(topic, {})
         return found
 
-    def _behind_offsets(self, group: str, topic: str, ranges: list[Range]) -> Iterator[Unread]:
-        offsets = {queue.queue_id: offset for queue, offset in self._groups.offsets(group, topic).items()}
-        for each in ranges:
-            first = max(each.first, offsets.get(each.queue_id, 0))
-            if first <= each.last:
-                yield Unread(group, topic, each.queue_id, first, each.last)
-
-    def _not_delivered(self, level: Range, readers: dict[str, set[str]]) -> Iterator[Unread]:
+    def _not_delivered(self, level: Range, readers: dict[str, Topics]) -> Iterator[Unread]:
         """Of the messages of a delay level: those that are not delivered yet, for the groups of the topics
         that they are meant for."""
         runs: dict[str, tuple[int, int]] = {}  # group to the first and last offset of a run of messages
@@ -79,6 +70,13 @@ class ExpiringUnread:
                 runs[group] = first, offset
         for group, (first, last) in sorted(runs.items()):
             yield Unread(group, SCHEDULE_TOPIC, level.queue_id, first, last)
+
+
+def _behind(group: str, topic: str, ranges: list[Range], offsets: Mapping[int, int]) -> Iterator[Unread]:
+    for each in ranges:
+        first = max(each.first, offsets.get(each.queue_id, 0))
+        if first <= each.last:
+            yield Unread(group, topic, each.queue_id, first, each.last)
 
 
 def retrying_group(topic: str) -> str:

@@ -12,6 +12,7 @@ from weakref import ref
 from mq.api.queues import Appenders, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.broker.broadcast.groups import BroadcastGroups, clamp_all
+from mq.broker.broadcast.slowest import Slowest
 from mq.broker.bulk import LocalBulk
 from mq.broker.delay.bulk_delays import DelayQueues
 from mq.broker.delay.schedule import Schedule
@@ -158,6 +159,7 @@ class Parts:
             catalog.exists,
             puller=partial(self._filters.puller, reader) if self._filters else _unfiltered(reader),
             send_back=partial(send_back, self._schedule, catalog),
+            slowest=Slowest(store.root, catalog),
             before_save=self._once.sync,
         )
         broadcast = BroadcastGroups(store, NAME, groups, reader, catalog)

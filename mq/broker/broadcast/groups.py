@@ -23,6 +23,7 @@ from pathlib import Path
 from mq.api.beginning import first_offset
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.offsets import BroadcastOffsets, Source, is_held, older_copy
+from mq.broker.broadcast.slowest import made_at
 from mq.broker.broadcast.text_format import (
     TopicOffsets,
     parse,
@@ -38,7 +39,7 @@ from mq.errors import NotPermitted
 from mq.names import check_group
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import made_file, make_directory
-from mq.store.directory.root import BEGIN_MEMBER, sync_names
+from mq.store.directory.root import sync_names
 from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
 from mq.store.recovery.control_validation import Hint
@@ -63,13 +64,6 @@ class BroadcastGroups:
         self._reader = reader
         self._catalog = catalog
         self._directory = store.root / "mq" / "broadcast"
-
-    def names(self) -> list[str]:
-        """The groups that have had a broadcasting consumer."""
-        try:
-            return sorted(path.name for path in self._directory.iterdir() if path.is_dir())
-        except FileNotFoundError:
-            return []
 
     def offsets(self, group: str, client_id: str | None, directory: Path | None) -> BroadcastOffsets:
         """See ConsumerGroups.broadcast_offsets."""
@@ -155,8 +149,7 @@ class BroadcastGroups:
 
     def made_at(self, topic: str) -> int | None:
         """Where the log ended when a topic was made; None where nobody said. Raises TopicNotFound."""
-        begin = self._catalog.settings(topic).others.get(BEGIN_MEMBER)
-        return begin if type(begin) is int and begin >= 0 else None
+        return made_at(self._catalog, topic)
 
     def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
         return {

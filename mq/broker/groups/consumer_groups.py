@@ -30,7 +30,7 @@ class LocalConsumerGroups(ConsumerGroups):
         self._deletion = deletion
 
     def names(self) -> list[str]:
-        return sorted({*self._groups.names(), *self._broadcast.names()})
+        return sorted({*self._groups.names(), *self._groups.slowest.names()})
 
     def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
         return self._groups.admit(group, member, consume_from)

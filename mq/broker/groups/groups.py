@@ -20,6 +20,7 @@ from mq.api.group import Member, QueueState
 from mq.api.joining import check_agreement, checked
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
+from mq.broker.broadcast.slowest import Slowest, Topics, topics_read
 from mq.broker.groups.first_offsets import FirstOffsets
 from mq.broker.groups.manual_claims import LocalAssigned
 from mq.broker.groups.member import LocalMembership
@@ -54,6 +55,7 @@ class Groups:
     """The consumer groups of one store, for one broker.
 
     readable(topic) are the queues to read from, exists(topic) whether there is such a topic at all.
+    slowest says how far groups are whose consumers broadcast.
     puller(queue, member) is what pulls from a queue for its owner, send_back(...) what claims do by it.
     before_save() has on disk what no offset that is saved may be ahead of.
     """
@@ -69,6 +71,7 @@ class Groups:
         *,
         puller: Callable[[MessageQueue, LocalMembership | None], Puller],
         send_back: SendBack,
+        slowest: Slowest,
         before_save: Callable[[], object] = lambda: None,
     ) -> None:
         self.store = store
@@ -79,6 +82,7 @@ class Groups:
         self.takeover: Final = takeover
         self._readable = readable
         self._exists = exists
+        self.slowest: Final = slowest
         self._before_save = before_save
         self.numbers = Numbers(store)
         self._offsets = Offsets(store.root)
@@ -378,9 +382,21 @@ class Groups:
     def unread(self, topic: str, queue_ids: range) -> dict[int, Unread]:
         """What some group has not consumed of these queues; without any group, what is kept."""
         extents = {each: found for each, found in self.numbers.extents(topic).items() if each in queue_ids}
-        groups = [name for name in self.names() if topic in self.topics(name)] if extents else []
-        offsets = {name: self._table_of(name).get(topic) for name in groups}
+        offsets: dict[str, Mapping[int, int] | None] = {}
+        for group, topics in self.reading().items() if extents else ():
+            members = [each for each in self.members(group) if each.model == "broadcasting"]
+            if any(each.topic == topic for member in members for each in member.subscriptions):
+                offsets[group] = None  # What is saved of those at work may be of some of them.
+            elif topic in topics:
+                offsets[group] = topics[topic]
         return unread(extents, offsets)
+
+    def reading(self) -> dict[str, Topics]:
+        """The topics that each group reads, and how far it is: where consumers broadcast, the slowest one."""
+        return {
+            group: topics_read(self.members(group), dict(self._table_of(group)), self.slowest.of(group))
+            for group in sorted({*self.names(), *self.slowest.names()})
+        }
 
     # For good.
 
