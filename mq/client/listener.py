@@ -72,11 +72,12 @@ def raise_returned(result: object, name: str) -> None:
 
 
 def close_unrun(result: object) -> bool:
-    """Whether this is a coroutine, a generator or another awaitable; closes it, since nobody will run it."""
+    """Whether this is a coroutine, a generator, another awaitable, or a map, filter or zip, which calls its
+    function once it is iterated over. Closes it, since nobody will run it."""
     if isinstance(result, (CoroutineType, GeneratorType)):
         result.close()
         return True
-    return isinstance(result, AsyncGeneratorType) or hasattr(type(result), "__await__")
+    return isinstance(result, (AsyncGeneratorType, filter, map, zip)) or hasattr(type(result), "__await__")
 
 
 def _kind_of(function: Any) -> str:

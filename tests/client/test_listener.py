@@ -163,13 +163,26 @@ class Later:
         yield
 
 
+def never(*_messages: Any) -> bool:
+    raise AssertionError("nobody runs it")
+
+
+LAZY: list[Callable[[Any], object]] = [
+    lambda messages: map(never, [messages]),
+    lambda messages: filter(never, [messages]),
+    lambda messages: zip([messages], map(never, [messages]), strict=True),
+]
+
+
 @types.coroutine
 def old_coroutine(_message: Any) -> Any:
     yield
 
 
 @pytest.mark.parametrize(
-    "function", [coroutine, generator, async_generator, old_coroutine, lambda _: Later()], ids=named
+    "function",
+    [coroutine, generator, async_generator, old_coroutine, lambda _: Later(), *LAZY],
+    ids=named,
 )
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_a_coroutine_that_comes_back_is_a_failure(
