@@ -117,3 +117,30 @@ def test_a_topic_that_another_process_made_first_keeps_its_settings(
     monkeypatch.setattr(Topics, "changing", late)
     send(first)
     assert len(first.topic("fresh").queues) == 8
+
+
+@pytest.mark.parametrize("topic", ["orders", "fresh"])
+def test_a_queue_of_another_broker_is_refused(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker], topic: str
+) -> None:
+    first, _ = brokers
+    first.create_topic("orders", 1)
+    theirs, message = mq.MessageQueue(topic, "elsewhere", 0), mq.Message(topic, b"x")
+    keyed = mq.Producer(first, "keyed", dedup_window=60)
+    with (
+        mq.Producer(first) as producer,
+        keyed,
+        mq.TransactionProducer(first, "writers", lambda _: mq.TransactionState.UNKNOWN) as transactions,
+    ):
+        for send_there in (
+            lambda: producer.send(message, queue=theirs),
+            lambda: producer.send_batch([message], queue=theirs),
+            lambda: producer.send_async(message, queue=theirs).result(),
+            lambda: producer.send_oneway(message, queue=theirs),
+            lambda: keyed.send(message, queue=theirs, dedup_key="key"),
+            lambda: transactions.begin(message, queue=theirs),
+        ):
+            with pytest.raises(ValueError, match="a queue of another broker: this one's name is 'mq'"):
+                send_there()
+    assert first.topics() == ["orders"]
+    assert first.topic("orders").queues[0].max_offset == 0

@@ -355,8 +355,10 @@ class Catalog:
             MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(settings.read_queue_count)
         )
 
-    def is_new(self, topic: str, queue_id: int) -> bool:
+    def is_new(self, topic: str, queue_id: int, broker_name: str | None = None) -> bool:
         """Whether a message there is the first one, which makes the topic. Raises what forbids it."""
+        if broker_name is not None:
+            self._check_ours(MessageQueue(topic, broker_name, queue_id))
         settings = self.target(topic)
         count = max(settings.write_queue_count, settings.final_read_count)
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
@@ -404,16 +406,19 @@ class Catalog:
 
     def admit_read(self, queue: MessageQueue) -> None:
         """Raises what forbids to read there."""
-        topic, broker_name, queue_id = queue
-        ours = self._broker_name
-        if broker_name != ours:
-            raise ValueError(f"{queue} is a queue of another broker: this one's name is {ours!r}")
+        topic, _, queue_id = queue
+        self._check_ours(queue)
         settings = self.settings(topic)
         if not settings.perm & PERM_READ:
             raise NotPermitted(f"topic {topic} may not be read: its perm is {_letters(settings.perm)!r}")
         count = settings.read_queue_count
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
             raise ValueError(f"topic {topic} has queues 0 to {count - 1} to read, none of id {queue_id!r}")
+
+    def _check_ours(self, queue: MessageQueue) -> None:
+        ours = self._broker_name
+        if queue.broker_name != ours:
+            raise ValueError(f"{queue} is a queue of another broker: this one's name is {ours!r}")
 
     def close(self) -> None:
         """Say of every topic that it may be another one by now."""

@@ -132,8 +132,8 @@ class LocalTransactions:
     def preparer(self, queue: MessageQueue, group: str) -> Appender:
         """See Transactions.preparer."""
         check_group(group)
-        topic, _, queue_id = queue
-        if self._catalog.is_new(topic, queue_id):
+        topic, broker_name, queue_id = queue
+        if self._catalog.is_new(topic, queue_id, broker_name):
             send = partial(Appenders(partial(self.preparer, group=group)), queue)
             return FirstSend(self._catalog, queue, self._writer.check, send)
         table = self.table()

@@ -15,8 +15,8 @@ __all__ = ["FirstSend", "Targets"]
 class Targets(Protocol):
     """Knows where messages may go: see mq/broker/topics/registry.py."""
 
-    def is_new(self, topic: str, queue_id: int, /) -> bool:
-        """Whether a message there makes the topic. Raises what forbids it."""
+    def is_new(self, topic: str, queue_id: int, broker_name: str | None = None, /) -> bool:
+        """Whether a message there makes the topic. Raises what forbids it, such as another broker's name."""
         ...
 
     def first_send(self, queues: Iterable[tuple[str, int]], /) -> AbstractContextManager[None]:

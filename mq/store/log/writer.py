@@ -108,8 +108,8 @@ class Writer:
         """
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
-        topic, _, queue_id = queue
-        if self._targets.is_new(topic, queue_id):
+        topic, broker_name, queue_id = queue
+        if self._targets.is_new(topic, queue_id, broker_name):
             send = partial(Appenders(partial(self.appender, keyed=keyed, waits=waits)), queue)
             keyed_send = None if keyed else partial(self.keyed.append, queue)
             return FirstSend(self._targets, queue, self.check, send, keyed_send)
@@ -132,9 +132,9 @@ class Writer:
         """See Directory.once_appender. append_once(message, body, sys_flag, key) does the same for whatever
         message. It is always called where `keys` is None."""
         version = self._version[0]
-        topic, _, queue_id = queue
+        topic, broker_name, queue_id = queue
         slow_path = partial(self._unless_changed, version, append_once)
-        if self._targets.is_new(topic, queue_id) or keys is None or self._bitmaps is not None:
+        if self._targets.is_new(topic, queue_id, broker_name) or keys is None or self._bitmaps is not None:
             return slow_path
         if self._replicas:
             return slow_path  # Another sender of the key waits for the replicas, too.
@@ -316,7 +316,7 @@ class Writer:
             number = numbers.get(queue)
             if number is not None:
                 return number
-            if self._targets.is_new(queue.topic, queue.queue_id):
+            if self._targets.is_new(queue.topic, queue.queue_id, queue.broker_name):
                 return None
             number = self._number(queue)
             if self._version[0] == version:  # Else the topic may be gone, and the queue be one of no topic.
