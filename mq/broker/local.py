@@ -36,7 +36,7 @@ from mq.errors import MQError
 from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
 from mq.names import check_topic
-from mq.uninterrupted import handed_over
+from mq.uninterrupted import handed_over, uninterrupted
 
 __all__ = ["LocalBroker"]
 
@@ -105,7 +105,8 @@ class LocalBroker(Parts, DirectoryBroker):
         NotPermitted."""
         self._catalog.check_master()
         with suppress(MQError, OSError):  # A full disk, say, of which the deletion may free some.
-            self._groups.save()  # Who has just begun the topic awaits the next one too.
+            # Who has just begun the topic awaits the next one too.
+            uninterrupted(self._groups.save, of=self._store)
         self._catalog.delete(name, self._groups.forget_topic)
 
     def topics(self) -> list[str]:

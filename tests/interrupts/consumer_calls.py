@@ -277,6 +277,18 @@ def administrated(broker: LocalBroker) -> Call:
     return look
 
 
+def begun(broker: LocalBroker) -> Call:
+    """A group that begins at the end of a topic, and awaits one that is not there."""
+    groups = broker.consumer_groups
+
+    def begin(_number: int) -> None:
+        for topic in ("orders", "awaited"):
+            assert groups.begin_at_the_end("begun", topic, broker)
+        broker.group("begun").delete()
+
+    return begin
+
+
 def forgotten(broker: LocalBroker) -> Call:
     queue = broker.topic("orders").queues[0]
     message = mq.Message("orders", b"failed")
