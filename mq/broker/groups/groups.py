@@ -25,7 +25,7 @@ from mq.broker.groups.first_offsets import FirstOffsets
 from mq.broker.groups.manual_claims import LocalAssigned
 from mq.broker.groups.member import LocalMembership
 from mq.broker.groups.member_slot import MemberSlot
-from mq.broker.groups.member_table import MemberTable, log_deaths, role_of
+from mq.broker.groups.member_table import MemberTable, check_room, log_deaths, role_of
 from mq.broker.groups.offsets import Offsets, check_offset
 from mq.broker.groups.queue_status import Owner, owned, queue_state, stopped, unowned_reason
 from mq.broker.groups.retry import SendBack
@@ -36,7 +36,7 @@ from mq.names import check_group, check_topic, is_system_group
 from mq.store.directory.file_locks import open_own_file
 from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
-from mq.store.shared.group_file import PLACE_COUNT, GroupFile, damage_of, slots_in
+from mq.store.shared.group_file import GroupFile, damage_of, slots_in
 from mq.store.shared.group_slots import offsets_in
 from mq.store.shared.lease import end_of
 from mq.store.shared.queue_table import Numbers
@@ -447,12 +447,3 @@ class Groups:
             member_tables, self._member_tables = self._member_tables, {}
         for member_table in member_tables.values():
             member_table.file.close()
-
-
-def check_room(group: str, place: int | None) -> None:
-    if place is None:
-        raise MQError(f"group {group} has {PLACE_COUNT:,} live consumers, which is its limit")
-    if place < 0:
-        raise ValueError(
-            f"the subscriptions of this consumer of group {group} are longer than 64 KiB together"
-        )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mq.api.group import Member, Subscription
+from mq.errors import MQError
 from mq.fastpath import Guard
 from mq.store.directory.file_locks import byte_owner, lock_byte
 from mq.store.directory.owner import opened_file
@@ -36,7 +37,7 @@ from mq.store.shared.group_file import (
 from mq.store.shared.members import pid_namespace_here, start_time_of
 from mq.store.shared.process_state import describe
 
-__all__ = ["MemberTable", "log_deaths", "log_eviction", "role_of"]
+__all__ = ["MemberTable", "check_room", "log_deaths", "log_eviction", "role_of"]
 
 log = logging.getLogger("mq.groups")
 
@@ -196,3 +197,13 @@ def _parsed(text: bytes) -> Member | None:
         return Member(**table, subscriptions=subscriptions)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def check_room(group: str, place: int | None) -> None:
+    """Raises what keeps a member from getting a place, which MemberTable.enter tells."""
+    if place is None:
+        raise MQError(f"group {group} has {PLACE_COUNT:,} live consumers, which is its limit")
+    if place < 0:
+        raise ValueError(
+            f"the subscriptions of this consumer of group {group} are longer than 64 KiB together"
+        )
