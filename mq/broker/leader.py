@@ -178,8 +178,6 @@ class Duties:
             (QUEUES_INTERVAL, self._bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
-            # Files that another process deleted are let go of.
-            (RETENTION_INTERVAL, self._store.release_old),
             *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]

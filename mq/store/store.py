@@ -123,12 +123,11 @@ class Store:
             with named_errors(self.root), self.open_lock.opening():
                 self.open_lock.opened_by()
                 self._open(options, progress)
-            if not read_only:
-                # It has the log alone: a store that is dropped is not kept by its thread.
-                lib.mq_log_set_reserve(self.log, reserve_size)
-                prepare_log = partial(lib.mq_log_prepare, self.log)
-                start(thread := threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
-                self._threads.append(thread)
+            lib.mq_log_set_reserve(self.log, 0 if read_only else reserve_size)
+            # It has the log alone: a store that is dropped is not kept by its thread.
+            prepare_log = partial(lib.mq_log_prepare, self.log)
+            start(thread := threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
+            self._threads.append(thread)
         except BaseException:
             self._drop()
             raise
@@ -312,7 +311,7 @@ class Store:
         check(lib.mq_log_flush_queues(self.live()), str(self.root))
 
     def release_old(self) -> int:
-        """Let go of files that retention removed, here or in another process; how many."""
+        """Let go of files that were deleted, here or elsewhere; how many. A thread does so every 10 s."""
         return check(lib.mq_log_release(self.live(), self.word(lib.MQ_LOG_MIN)), str(self.root))
 
     def flush(self) -> None:

@@ -17,6 +17,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store import retention
 from mq.store.retention import Aged, Away, age_ms, expired
+from tests.support.eventually import eventually
 from tests.support.insides import control_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import (
@@ -342,6 +343,35 @@ def test_mappings_of_what_is_gone_are_let_go(directory: Path) -> None:
         held = [line for line in maps if str(directory) in line and "(deleted)" in line]
         # What it read last, and what was made ahead; not the hundred files that were.
         assert len(held) <= 8
+
+
+@pytest.mark.rounds  # It takes ten seconds.
+@pytest.mark.parametrize("options", [{"duties": False}, {"read_only": True}, {}], ids=str)
+def test_a_process_that_does_not_lead_lets_go_of_what_another_one_deleted(
+    directory: Path, options: dict[str, Any]
+) -> None:
+    """As long as one has a file mapped, the disk is not free, and one that is too full stays so."""
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 1)
+        for topic in "AB":
+            fill(broker, topic, 100)
+        with Peer(directory, **options) as other:
+            assert len(other.ask("messages_of(broker.topic('A').queues[0])")) == 100
+            assert len(other.ask("messages_of(broker.topic('B').queues[0])")) == 100
+            if "read_only" not in options:
+                other.do("fill(broker, 'A', 20)")
+            broker.flush()
+            broker.expire(retention_hours=0)
+            broker.delete_topic("B")
+
+            def held() -> list[str]:
+                maps = Path(f"/proc/{other.pid}/maps").read_text().splitlines()
+                parts = str(directory / "commitlog"), str(directory / "consumequeue")
+                return [line for line in maps if "(deleted)" in line and any(each in line for each in parts)]
+
+            assert len(held()) > 20
+            eventually(lambda: not held(), lambda: "\n".join(held()), 60)
 
 
 def test_the_index_goes_on_where_the_log_begins_if_files_go_while_it_is_brought_up(

@@ -106,7 +106,8 @@ int mq_log_flush_queues(mq_log *log);
  * pages; none unless told. For before the thread below begins. */
 void mq_log_set_reserve(mq_log *log, int64_t size);
 
-/* Allocate and prepare pages ahead of the log's end until mq_log_stop. For a thread. */
+/* Until mq_log_stop: allocate and prepare pages ahead of the log's end, and let go of files that were
+ * deleted, of the log and of queues. For a thread. */
 int mq_log_prepare(mq_log *log);
 /* End the thread above and waits; a thread that gets the append lock from now on appends no more:
  * MQ_CLOSED. */

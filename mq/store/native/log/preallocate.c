@@ -1,4 +1,6 @@
-/* preallocate.c: a thread that keeps room ahead of the log's end, so that no append has to make it.
+/* preallocate.c: a thread that keeps room ahead of the log's end, so that no append has to make it, and lets
+ * go of what lies behind its beginning: a file that retention deleted takes room on the disk for as long as
+ * any process has it mapped.
  *
  * Blocks are reserved far ahead, also in the file to come, since the file system may take milliseconds to
  * find them (below): all that the store may hold from its opening on, and after a rest as much more as is
@@ -343,11 +345,16 @@ static int wait_until_wanted(mq_log *log, int64_t timeout_ns) {
 
 int mq_log_prepare(mq_log *log) {
     room_ahead ahead = {.reserve_size = log->reserve_size, .rest_end = -1, .returned_at = -1};
+    int64_t released_ns = mq_linux_monotonic_ns();
     if (!wait_until_wanted(log, OPENING_NS)) want(log, RESERVE);
     while (!atomic_load(&log->stopping)) {
         uint32_t wanted = atomic_load(&log->prepare_wanted);
+        if (mq_linux_monotonic_ns() - released_ns >= REST_NS) {
+            mq_log_release(log, mq_control_get(log->control, MQ_LOG_MIN));
+            released_ns = mq_linux_monotonic_ns();
+        }
         if (!wanted) {
-            if (!wait_until_wanted(log, REST_NS)) rest(log, &ahead);
+            if (!wait_until_wanted(log, REST_NS) && log->writable) rest(log, &ahead);
             continue;
         }
         if (wanted & TOUCH) touch_ahead(log, &ahead);
