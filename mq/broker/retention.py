@@ -31,12 +31,14 @@ __all__ = ["LocalRetention"]
 log = logging.getLogger("mq.retention")
 
 AWAY_MIN_MS = 60_000  # The leader looks every 10 s; on a machine that is short of time, later.
+ALIVE_INTERVAL_MS = 3_600_000  # in mq/settings.json, which all processes read again after a change
 WARNED_AHEAD = 24.0  # hours
 RANGES_SHOWN = 20
 COPIES_LOOKED_AT = 20_000  # by the duty: a person who deletes messages waits for as many as there are
 WHY_HELD = {
     COPIED: "this directory is a copy, or was restored from one",
-    LOST: "mq/settings.json, which says how long messages are kept, is lost or damaged",
+    LOST: "mq/settings.json, which says how long messages are kept, or mq/settings.lock beside it is lost or"
+    " damaged",
 }
 
 
@@ -62,6 +64,9 @@ class LocalRetention:
         self._waiting = waiting
         self._kept = kept
         self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
+        self._looked_ms: int | None = None  # when this broker last was at work as the leader
+        if not store.read_only:
+            store.at_last_close(self._say_closed)
 
     @property
     def hours(self) -> float:
@@ -96,9 +101,10 @@ class LocalRetention:
     def confirm(self) -> None:
         """Have messages deleted again where retention is held, and all that is too old now. Raises
         NotPermitted."""
-        self._settings.change(held="", away=None)
+        now_ms = wall_clock_ms()
         # Else the next look finds once more that nobody was here.
-        self._settings.file.say_alive(wall_clock_ms())
+        self._settings.change(held="", away=None, alive=now_ms)
+        self._settings.file.say_alive(now_ms)
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
         """What would be deleted now, or within so many hours; held or not.
@@ -169,28 +175,54 @@ class LocalRetention:
             )
 
     def _note_away(self, now_ms: int) -> None:
-        settings, file = self._settings.current(), self._settings.file
-        alive_ms = file.alive_ms()
-        long_ms = max(settings.retention_ms // 10, AWAY_MIN_MS)
-        if alive_ms is not None and now_ms - alive_ms > long_ms:
-            self._unsaved = alive_ms, now_ms
+        settings = self._settings.current()
+        if away := self._pending(now_ms):
+            self._unsaved = away
             try:
-                self._settings.change(away=self._unsaved)
+                self._settings.change(away=away, alive=now_ms)
             except (MQError, OSError) as error:
                 # A full disk, for one: what goes now makes room, and the next look tries again.
                 log.warning("%s: the settings cannot be written: %s", self._store.root, error)
                 return
             self._unsaved = None
-            level = logging.WARNING if now_ms - alive_ms > settings.retention_ms else logging.INFO
+            level = logging.WARNING if away[1] - away[0] > settings.retention_ms else logging.INFO
             log.log(
                 level,
                 "%s: no process had the store open from %s to %s: this time does not count for the retention"
                 " of what was there before (mq DIR retention --confirm has it count)",
                 self._store.root,
-                _moment(alive_ms),
-                _moment(now_ms),
+                *map(_moment, away),
             )
-        file.say_alive(now_ms)
+        else:
+            self._write_alive(now_ms, min(ALIVE_INTERVAL_MS, self._long_ms() // 2))
+        self._looked_ms = now_ms
+        self._settings.file.say_alive(now_ms)
+
+    def _long_ms(self) -> int:
+        """What is longer than this was a time away."""
+        return max(self._settings.current().retention_ms // 10, AWAY_MIN_MS)
+
+    def _pending(self, now_ms: int) -> tuple[int, int] | None:
+        """A time away, up to now, that no leader has noted yet."""
+        alive_ms = self._settings.file.alive_ms(self._settings.current())
+        if alive_ms is not None and self._looked_ms is not None:
+            alive_ms = max(alive_ms, self._looked_ms)  # On a full disk the settings may tell of long ago.
+        if alive_ms is None or now_ms - alive_ms <= self._long_ms():
+            return None
+        return alive_ms, now_ms
+
+    def _write_alive(self, now_ms: int, interval_ms: int) -> None:
+        alive_ms = self._settings.current().alive
+        if alive_ms is None or abs(now_ms - alive_ms) > interval_ms:
+            with suppress(MQError, OSError):  # A full disk: the next look tries again.
+                self._settings.change(alive=now_ms)
+
+    def _say_closed(self) -> None:
+        """At the last close. By a broker that never led, or not since the machine slept, a time away would be
+        forgotten that no leader has noted."""
+        now_ms = wall_clock_ms()
+        if self._looked_ms is not None and self._pending(now_ms) is None:
+            self._write_alive(now_ms, AWAY_MIN_MS)
 
     def _due(self, now_ms: int, hours: float | None) -> Due | None:
         settings = self._settings.current()

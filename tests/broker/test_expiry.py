@@ -441,6 +441,110 @@ def test_confirmed_the_time_counts(directory: Path) -> None:
     assert len(after_work(directory)) == 1
 
 
+class Clock:
+    """The clock of retention, and the times that are on disk with it: what rested has rested so long."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._lock = directory / "mq" / "settings.lock"
+        self.ms = time.time_ns() // 1_000_000
+        monkeypatch.setattr("mq.broker.retention.wall_clock_ms", lambda: self.ms)
+
+    def forward(self, hours: float) -> None:
+        self.ms += int(hours * HOUR_MS)
+
+    def lose(self) -> None:
+        """As who takes it for a stale lock."""
+        self._lock.unlink()
+
+    def touch(self) -> None:
+        os.utime(self._lock, (self.ms / 1000, self.ms / 1000))
+
+    def leave(self) -> None:
+        pass
+
+
+@pytest.fixture
+def clock(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(directory, monkeypatch)
+
+
+def session(directory: Path, clock: Clock, hours: float = 0.0) -> int:
+    """A process leads for a while and closes; how many messages there are."""
+    with open_small(directory, duties=False) as broker:
+        broker.retention.work()
+        while hours > 0:
+            clock.forward(min(hours, 1))
+            broker.retention.work()
+            hours -= 1
+        queue = broker.topic("A").queues[0]
+        return queue.max_offset - queue.min_offset
+
+
+@pytest.mark.parametrize("harm", [Clock.leave, Clock.lose, Clock.touch], ids=["none", "lost", "touched"])
+def test_the_lock_of_the_settings_does_not_tell_alone(
+    directory: Path, clock: Clock, harm: Callable[[Clock], None]
+) -> None:
+    filled(directory, retention_hours=72)
+    assert session(directory, clock, 2.5) == COUNT
+    told_ms = SettingsFile(directory).read().alive
+    assert told_ms == clock.ms
+    clock.forward(30 * 24)
+    harm(clock)
+    with open_small(directory, duties=False) as broker:
+        assert broker.retention.held == ""
+    assert session(directory, clock) == COUNT
+    assert SettingsFile(directory).read().away == (told_ms, clock.ms)
+    clock.forward(1)
+    assert session(directory, clock, 68) == COUNT
+    assert session(directory, clock, 2) < COUNT
+
+
+def test_while_it_is_open_the_settings_tell_of_the_last_hour(directory: Path, clock: Clock) -> None:
+    filled(directory, retention_hours=72)
+    with open_small(directory, duties=False) as broker:
+        broker.retention.work()
+        first = SettingsFile(directory).signature()
+        for _ in range(5):
+            clock.forward(0.2)
+            broker.retention.work()
+        assert SettingsFile(directory).signature() == first
+        clock.forward(0.2)
+        broker.retention.work()
+        assert SettingsFile(directory).read().alive == clock.ms
+        # With a short retention, a time away is shorter than an hour.
+        broker.retention.change(hours=1)
+        clock.forward(0.06)
+        broker.retention.work()
+        clock.forward(0.06)
+        broker.retention.work()
+        assert broker.retention.away is None
+
+
+def test_who_never_led_tells_nothing_at_its_close(directory: Path, clock: Clock) -> None:
+    filled(directory, retention_hours=72)
+    session(directory, clock, 1)
+    told_ms = SettingsFile(directory).read().alive
+    clock.forward(30 * 24)
+    with open_small(directory, duties=False):
+        pass
+    assert SettingsFile(directory).read().alive == told_ms
+    assert session(directory, clock) == COUNT
+
+
+def test_a_store_of_which_nobody_knows_how_long_it_was_closed_deletes_nothing(directory: Path) -> None:
+    """A version of mq before this one has written it, and its lock is lost."""
+    files = filled(directory, retention_hours=72)
+    SettingsFile(directory).update(alive=None)
+    age(directory, 1000)
+    (directory / "mq" / "settings.lock").unlink()
+    assert set(files) <= set(after_work(directory))
+    with open_small(directory, duties=False) as broker:
+        assert "settings.lock" in broker.retention.held
+        broker.retention.confirm()
+        assert broker.retention.held == ""
+    assert len(after_work(directory)) == 1
+
+
 def test_on_a_full_disk_what_is_too_old_goes_and_nothing_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[int], list[str]]
 ) -> None:
@@ -502,6 +606,7 @@ def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPat
         while len(log_files(directory)) > 3:
             assert time.monotonic() < deadline, "nothing is deleted"
             time.sleep(0.02)
-    alive_ms = SettingsFile(directory).alive_ms()
+    file = SettingsFile(directory)
+    alive_ms = file.alive_ms(file.read())
     assert alive_ms is not None
     assert time.time() * 1000 - alive_ms < 60_000

@@ -8,6 +8,7 @@ On disk: mq/settings.json, one JSON object. Members that are unknown here are ke
     place           inode number and birth time (ns) of this very file: a copy of it lies in another place
     held            "copied" or "lost": nothing is deleted by retention before somebody confirms it; or ""
     away            the latest time, from and to (ms), in which no process had the store open; null if none
+    alive           when the leader was last at work, in ms: at most an hour old, or a minute after a close
     ...             the options of USUAL, which duties go by; absent before a process has settled them
 
 The identity is made by the first process that opens the store for writing, and anew by the first one that
@@ -15,7 +16,8 @@ opens a copy of the directory so: from there on the two have messages of their o
 whole, under the lock of mq/settings.lock; settings.json.bak is the state before. A member that neither has
 intact begins anew, which a warning in the log (mq.store) says.
 
-The mtime of mq/settings.lock is when the leader was last at work: what is longer ago was `away`.
+The mtime of mq/settings.lock is when the leader was last at work, to the second. Anybody may touch that file
+or delete it: the earlier one of that and `alive` counts, and what is longer ago was `away`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,6 +80,7 @@ class Settings:
     had_messages: bool = False
     held: str = ""
     away: tuple[int, int] | None = None
+    alive: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
 
@@ -153,6 +157,11 @@ def _check_away(value: Any) -> None:
         raise ValueError(f"away is {value!r:.100}: it ends before it begins")
 
 
+def _check_alive(value: Any) -> None:
+    if value is not None:
+        check_number("alive", value, 0, TIME_MAX)
+
+
 def _number(name: str, low: float, high: float) -> Callable[[Any], None]:
     return lambda value: check_number(name, value, low, high)
 
@@ -168,6 +177,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "had_messages": _check_had_messages,
     "held": _check_held,
     "away": _check_away,
+    "alive": _check_alive,
     "retention_hours": _number("retention_hours", 0, 24 * 365 * 100),
     "disk_ratio_max": _number("disk_ratio_max", 0.0, 1.0),
     "flush_interval": _number("flush_interval", 0.001, 3600.0),
@@ -216,7 +226,7 @@ class SettingsFile:
                 break
             why = "; ".join(problems)
             found.append(f"{path} is damaged ({why}): the state before it counts there, or the defaults")
-        away = table.pop("away", None)
+        away, alive = table.pop("away", None), table.pop("alive", None)
         options = {name: table.pop(name) for name in USUAL if name in table}
         settings = Settings(
             store_id=table.pop("store_id", ""),
@@ -225,6 +235,7 @@ class SettingsFile:
             had_messages=table.pop("had_messages", False),
             held=table.pop("held", "") or held,
             away=(int(away[0]), int(away[1])) if away else None,
+            alive=None if alive is None else int(alive),
             options=options,
             others=table,
         )
@@ -253,9 +264,12 @@ class SettingsFile:
         if read_only:
             return settings
         changes = dict(settle(settings))
+        if settings.store_id and not settings.held and self.alive_ms(settings) is None:
+            changes["held"] = LOST  # Nobody knows how long it was closed.
         if not settings.store_id:
             has_messages = any(map(size_of, segment_files(self._root / "commitlog")))
             changes["store_id"] = os.urandom(16).hex()
+            changes["alive"] = time.time_ns() // 1_000_000
             # What was there and is damaged says nothing of that.
             changes["had_messages"] = has_messages and not self.path.exists()
             if not has_messages:
@@ -273,12 +287,13 @@ class SettingsFile:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    def alive_ms(self) -> int | None:
-        """When the leader was last at work; None if nothing tells."""
+    def alive_ms(self, settings: Settings) -> int | None:
+        """When the leader was last at work, as these settings and the lock tell; None if neither does."""
         try:
-            return self.lock_path.stat().st_mtime_ns // 1_000_000
+            touched_ms = self.lock_path.stat().st_mtime_ns // 1_000_000
         except OSError:
-            return None
+            return settings.alive
+        return touched_ms if settings.alive is None else min(touched_ms, settings.alive)
 
     def say_alive(self, now_ms: int) -> None:
         """The leader is at work."""
@@ -294,6 +309,7 @@ class SettingsFile:
             "had_messages": settings.had_messages,
             "held": settings.held,
             "away": settings.away,
+            "alive": settings.alive,
         }
         write_config(self.path, partial(_text, table))
 
