@@ -63,7 +63,6 @@ class LocalRetention:
         self._unread = unread
         self._waiting = waiting
         self._kept = kept
-        self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
         self._looked_ms: int | None = None  # when this broker last was at work as the leader
         if not store.read_only:
             store.at_last_close(self._say_closed)
@@ -88,7 +87,7 @@ class LocalRetention:
     def away(self) -> tuple[int, int] | None:
         """The latest time, from and to (ms), in which no process had the store open. What was there before
         does not age in it."""
-        return self._unsaved or self._settings.current().away
+        return self._pending(wall_clock_ms()) or self._settings.current().away
 
     def change(self, *, hours: float | None = None, disk_ratio_max: float | None = None) -> None:
         """Change how long messages are kept, for all processes, within 10 s and for good.
@@ -177,14 +176,12 @@ class LocalRetention:
     def _note_away(self, now_ms: int) -> None:
         settings = self._settings.current()
         if away := self._pending(now_ms):
-            self._unsaved = away
             try:
                 self._settings.change(away=away, alive=now_ms)
             except (MQError, OSError) as error:
                 # A full disk, for one: what goes now makes room, and the next look tries again.
                 log.warning("%s: the settings cannot be written: %s", self._store.root, error)
                 return
-            self._unsaved = None
             level = logging.WARNING if away[1] - away[0] > settings.retention_ms else logging.INFO
             log.log(
                 level,

@@ -177,6 +177,7 @@ def read_in_part(directory: Path) -> Iterator[LocalBroker]:
             assigned.commit(broker, "fast", queue, broker.max_offset(queue))
         broker.flush()
         age(directory, 100)
+        alive(directory, 0)
         yield broker
 
 
@@ -529,6 +530,25 @@ def test_who_never_led_tells_nothing_at_its_close(directory: Path, clock: Clock)
         pass
     assert SettingsFile(directory).read().alive == told_ms
     assert session(directory, clock) == COUNT
+
+
+def test_before_the_leader_has_looked_the_time_away_does_not_count_either(
+    directory: Path, clock: Clock
+) -> None:
+    filled(directory, retention_hours=72)
+    session(directory, clock, 1)
+    told_ms = SettingsFile(directory).read().alive
+    clock.forward(30 * 24)
+    with open_small(directory, duties=False) as broker:
+        assert broker.retention.away == (told_ms, clock.ms)
+        assert broker.retention.expiring() == broker.retention.warned() == Expiring(0, 0, (), ())
+        assert broker.retention.expire() == broker.expire() == 0
+        assert broker.retention.expiring(within_hours=70).file_count == 0
+        assert broker.retention.expiring(within_hours=72).file_count > 3
+        assert broker.retention.expiring(hours=72).file_count > 3
+        assert SettingsFile(directory).read().away is None, "who does no duties notes nothing"
+        broker.retention.confirm()
+        assert broker.retention.expire() > 3
 
 
 def test_a_store_of_which_nobody_knows_how_long_it_was_closed_deletes_nothing(directory: Path) -> None:
