@@ -98,8 +98,8 @@ class Retention(Protocol):
         ...
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
-        """What would be deleted now, or within so many hours; held or not. hours: by another retention than
-        the store's."""
+        """What would be deleted now, or within so many hours with the disk as full as it is now; held or not.
+        hours: by another retention than the store's, and whatever disk_ratio_max is."""
         ...
 
     def warned(self) -> Expiring:
@@ -107,6 +107,6 @@ class Retention(Protocol):
         ...
 
     def expire(self, hours: float | None = None) -> int:
-        """Delete what is too old now; how many files of the log went. With hours, by these, held or not;
-        without, by the store's settings."""
+        """Delete what is too old now; how many files of the log went. With hours, by these alone, held or
+        not; without, by the store's settings."""
         ...

@@ -106,18 +106,16 @@ class LocalRetention:
         self._settings.file.say_alive(now_ms)
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
-        """What would be deleted now, or within so many hours; held or not.
+        """What would be deleted now, or within so many hours with the disk as full as it is now; held or not.
 
-        hours: by another retention than the store's.
+        hours: by another retention than the store's, and whatever disk_ratio_max is.
         """
         check_number("within_hours", within_hours, 0, 24 * 365 * 100)
-        now_ms = wall_clock_ms() + int(within_hours * 3_600_000)
-        return self._expiring(self._due(now_ms, hours), None)
+        return self._expiring(self._due(hours, within_hours), None)
 
     def warned(self) -> Expiring:
         """What goes within warned_hours, as far as it is known by now."""
-        now_ms = wall_clock_ms() + int(self.warned_hours * 3_600_000)
-        return self._expiring(self._due(now_ms, None), COPIES_LOOKED_AT)
+        return self._expiring(self._due(None, self.warned_hours), COPIES_LOOKED_AT)
 
     @property
     def warned_hours(self) -> float:
@@ -128,7 +126,8 @@ class LocalRetention:
     def expire(self, hours: float | None = None) -> int:
         """Delete what is too old now; how many files of the log went.
 
-        With hours, by these, held or not: a number that is given is meant. Without, by the store's settings.
+        With hours, by these alone, held or not: a number that is given is meant. Without, by the store's
+        settings.
         """
         if hours is not None:
             check_number("retention_hours", hours, 0, 24 * 365 * 100)
@@ -139,16 +138,15 @@ class LocalRetention:
         if hours is None and settings.held:
             log.info("%s: nothing is deleted: %s", self._store.root, WHY_HELD[settings.held])
             return 0
-        due = self._due(now_ms := wall_clock_ms(), hours)
-        if due is None:
+        if (due := self._due(hours)) is None:
             return 0
         found = None
         with suppress(MQError, OSError):  # It is deleted whether or not the log can tell of it.
             found = self._expiring(due, None if hours is not None else COPIES_LOOKED_AT)
-        with self._kept(due.log_min, now_ms):
+        with self._kept(due.log_min, wall_clock_ms()):
             retention.delete(self._store, due, term)
         if found is not None:
-            ratio = settings.option("disk_ratio_max")
+            ratio = settings.option("disk_ratio_max") if hours is None else 1.0
             why = f"retention of {self.hours if hours is None else hours:g} h"
             _tell(self._store.root, found, why + (f", disk_ratio_max {ratio:g}" if ratio < 1 else ""))
         return len(due.files)
@@ -221,13 +219,15 @@ class LocalRetention:
         if self._looked_ms is not None and self._pending(now_ms) is None:
             self._write_alive(now_ms, AWAY_MIN_MS)
 
-    def _due(self, now_ms: int, hours: float | None) -> Due | None:
+    def _due(self, hours: float | None, within_hours: float = 0.0) -> Due | None:
         settings = self._settings.current()
         return retention.due(
             self._store,
-            now_ms,
+            wall_clock_ms() + int(within_hours * 3_600_000),
             settings.retention_ms if hours is None else int(hours * 3_600_000),
-            disk_ratio_max=settings.option("disk_ratio_max"),
+            # Who names a number means that age, however full the disk is.
+            disk_ratio_max=settings.option("disk_ratio_max") if hours is None else 1.0,
+            one_by_one=not within_hours,
             away=Away(*self.away) if self.away is not None and hours is None else None,
         )
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from mq.store.shared.control import Control
 from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
 
-__all__ = ["Aged", "Away", "Due", "delete", "disk_ratio", "due", "expired", "ranges"]
+__all__ = ["Aged", "Away", "Due", "delete", "disk_excess", "due", "expired", "ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ def expired(
     return count
 
 
-def disk_ratio(path: Path) -> float:
-    """How full the file system is: 0 … 1 of what may be used."""
+def disk_excess(path: Path, ratio_max: float) -> int:
+    """By how many bytes the file system is fuller than this ratio, 0 … 1 of what may be used."""
     status = os.statvfs(path)
     used = status.f_blocks - status.f_bfree
-    return used / max(1, used + status.f_bavail)
+    return max(0, ceil((used - ratio_max * (used + status.f_bavail)) * status.f_frsize))
 
 
 def due(
@@ -93,9 +94,13 @@ def due(
     retention_ms: int,
     *,
     disk_ratio_max: float = 1.0,
+    one_by_one: bool = True,
     away: Away | None = None,
 ) -> Due | None:
-    """What is expired at a time; None if nothing is."""
+    """What is expired at a time; None if nothing is.
+
+    While the disk is fuller than disk_ratio_max, each look takes a file. Not one_by_one: as many as it takes.
+    """
     store.stay_in_place()  # Files of another store in the same place are not ours to delete.
     log_end = store.word(lib.MQ_LOG_END)
     files, aged = [], []
@@ -105,9 +110,9 @@ def due(
                 aged.append(Aged(int(file.name), file.stat().st_mtime_ns // 1_000_000))
                 files.append(file)
     count = expired(aged, now_ms, retention_ms, away=away)
-    if disk_ratio_max < 1.0 and disk_ratio(store.root) > disk_ratio_max:
-        # One at a time: the next round looks again.
-        count = expired(aged, now_ms, retention_ms, force_count=max(count, 1), away=away)
+    if disk_ratio_max < 1.0 and (excess := disk_excess(store.root, disk_ratio_max)):
+        forced = 1 if one_by_one else ceil(excess / store.file_sizes.commitlog_file_size)
+        count = expired(aged, now_ms, retention_ms, force_count=max(count, forced), away=away)
     return Due(tuple(files[:count]), aged[count].log_offset) if count else None
 
 

@@ -159,6 +159,27 @@ def test_what_is_changed_while_a_store_is_opened_is_noticed(directory: Path) -> 
         assert AgreedSettings(opened).option("retention_hours") == 5
 
 
+def test_a_full_disk_is_not_what_somebody_means_who_names_a_number(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[int], list[str]]
+) -> None:
+    with open_small(directory, disk_ratio_max=0.5, duties=False) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", COUNT)
+        monkeypatch.setattr("mq.store.retention.disk_excess", lambda *_: 2 * LOG_FILE_SIZE + 1)
+        assert broker.retention.expiring(hours=1000) == Expiring(0, 0, (), ())
+        assert broker.expire(retention_hours=1000) == 0
+        # What is younger goes with the leader's looks, one file with each.
+        assert broker.retention.expiring().file_count == 1
+        assert broker.retention.expiring(within_hours=1).file_count == 3
+        assert broker.retention.warned().file_count == 3
+        assert broker.expire() == 1
+        assert "disk_ratio_max 0.5" in told(logging.INFO)[0]
+        monkeypatch.setattr("mq.store.retention.disk_excess", lambda *_: 1 << 40)
+        count = broker.retention.expiring(within_hours=1).file_count
+        assert broker.expire(retention_hours=0) == count
+        assert not any("disk_ratio_max" in line for line in told(logging.INFO)[2:])
+
+
 # Not in silence.
 
 

@@ -95,7 +95,9 @@ def test_nothing_is_no_file() -> None:
 
 
 def test_the_ratio_is_of_what_may_be_used(tmp_path: Path) -> None:
-    assert 0 < retention.disk_ratio(tmp_path) <= 1
+    used = retention.disk_excess(tmp_path, 0.0)
+    assert used > 0 == retention.disk_excess(tmp_path, 1.0)
+    assert 0 < retention.disk_excess(tmp_path, 1e-9) <= used
 
 
 def test_files_older_than_the_retention_go(broker: LocalBroker, directory: Path) -> None:

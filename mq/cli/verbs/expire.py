@@ -16,7 +16,8 @@ from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
 @click.option(
     "--hours",
     type=click.FloatRange(0, RETENTION_HOURS_MAX),
-    help="Keep messages younger than this; with --dry-run, the default is the store's retention.",
+    help="Keep messages younger than this, however full the disk is; with --dry-run, the default is the"
+    " store's retention.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Only show what would be deleted, and which groups have not read it."
@@ -26,7 +27,7 @@ from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
     "within_hours",
     type=click.FloatRange(0, RETENTION_HOURS_MAX),
     default=0.0,
-    help="With --dry-run: show what will be deleted within this many hours.",
+    help="With --dry-run: show what will be deleted within this many hours, the disk as full as it is now.",
 )
 @with_json
 @click.pass_obj
