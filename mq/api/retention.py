@@ -78,7 +78,7 @@ class Retention(Protocol):
     @property
     def away(self) -> tuple[int, int] | None:
         """The latest time, from and to (ms), in which no process had the store open. What was there before
-        does not age in it."""
+        does not age in it, nor in the seven before that one."""
         ...
 
     @property

@@ -86,7 +86,7 @@ class LocalRetention:
     @property
     def away(self) -> tuple[int, int] | None:
         """The latest time, from and to (ms), in which no process had the store open. What was there before
-        does not age in it."""
+        does not age in it, nor in the seven before that one."""
         return self._pending(wall_clock_ms()) or self._settings.current().away
 
     def change(self, *, hours: float | None = None, disk_ratio_max: float | None = None) -> None:
@@ -102,7 +102,7 @@ class LocalRetention:
         NotPermitted."""
         now_ms = wall_clock_ms()
         # Else the next look finds once more that nobody was here.
-        self._settings.change(held="", away=None, alive=now_ms)
+        self._settings.change(held="", away=None, former_away=(), alive=now_ms)
         self._settings.file.say_alive(now_ms)
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
@@ -175,7 +175,7 @@ class LocalRetention:
         settings = self._settings.current()
         if away := self._pending(now_ms):
             try:
-                self._settings.change(away=away, alive=now_ms)
+                self._settings.change(**settings.with_away(away), alive=now_ms)
             except (MQError, OSError) as error:
                 # A full disk, for one: what goes now makes room, and the next look tries again.
                 log.warning("%s: the settings cannot be written: %s", self._store.root, error)
@@ -206,6 +206,10 @@ class LocalRetention:
             return None
         return alive_ms, now_ms
 
+    def _absences(self) -> list[Away]:
+        pending = self._pending(wall_clock_ms())
+        return [Away(*each) for each in (*self._settings.current().absences, pending) if each is not None]
+
     def _write_alive(self, now_ms: int, interval_ms: int) -> None:
         alive_ms = self._settings.current().alive
         if alive_ms is None or abs(now_ms - alive_ms) > interval_ms:
@@ -228,7 +232,7 @@ class LocalRetention:
             # Who names a number means that age, however full the disk is.
             disk_ratio_max=settings.option("disk_ratio_max") if hours is None else 1.0,
             one_by_one=not within_hours,
-            away=Away(*self.away) if self.away is not None and hours is None else None,
+            absences=self._absences() if hours is None else (),
         )
 
     def _expiring(self, due: Due | None, copies_max: int | None) -> Expiring:

@@ -12,7 +12,7 @@ full of other things.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -55,19 +55,26 @@ class Due:
     log_min: int
 
 
-def age_ms(changed_ms: int, now_ms: int, away: Away | None) -> int:
+def age_ms(changed_ms: int, now_ms: int, absences: Iterable[Away]) -> int:
     """How old a file counts for that was last written then. Pure.
 
-    An `away` that lies ahead is of a clock that was wrong.
+    An absence that lies ahead is of a clock that was wrong; they may overlap where one was set back.
     """
-    age = now_ms - changed_ms
-    if away is not None and changed_ms < away.end_ms <= now_ms:
-        age -= away.end_ms - max(away.begin_ms, changed_ms)
+    age, counted_ms = now_ms - changed_ms, changed_ms
+    for begin_ms, end_ms in sorted(absences):
+        if counted_ms < end_ms <= now_ms:
+            age -= end_ms - max(begin_ms, counted_ms)
+            counted_ms = end_ms
     return age
 
 
 def expired(
-    files: Sequence[Aged], now_ms: int, retention_ms: int, *, force_count: int = 0, away: Away | None = None
+    files: Sequence[Aged],
+    now_ms: int,
+    retention_ms: int,
+    *,
+    force_count: int = 0,
+    absences: Sequence[Away] = (),
 ) -> int:
     """How many of these files, oldest first, are to go. Pure.
 
@@ -75,7 +82,7 @@ def expired(
     """
     count = 0
     for file in files[:-1]:
-        if count >= force_count and age_ms(file.changed_ms, now_ms, away) < retention_ms:
+        if count >= force_count and age_ms(file.changed_ms, now_ms, absences) < retention_ms:
             break
         count += 1
     return count
@@ -95,7 +102,7 @@ def due(
     *,
     disk_ratio_max: float = 1.0,
     one_by_one: bool = True,
-    away: Away | None = None,
+    absences: Sequence[Away] = (),
 ) -> Due | None:
     """What is expired at a time; None if nothing is.
 
@@ -109,10 +116,10 @@ def due(
             if int(file.name) < log_end:
                 aged.append(Aged(int(file.name), file.stat().st_mtime_ns // 1_000_000))
                 files.append(file)
-    count = expired(aged, now_ms, retention_ms, away=away)
+    count = expired(aged, now_ms, retention_ms, absences=absences)
     if disk_ratio_max < 1.0 and (excess := disk_excess(store.root, disk_ratio_max)):
         forced = 1 if one_by_one else ceil(excess / store.file_sizes.commitlog_file_size)
-        count = expired(aged, now_ms, retention_ms, force_count=max(count, forced), away=away)
+        count = expired(aged, now_ms, retention_ms, force_count=max(count, forced), absences=absences)
     return Due(tuple(files[:count]), aged[count].log_offset) if count else None
 
 

@@ -553,6 +553,56 @@ def test_who_never_led_tells_nothing_at_its_close(directory: Path, clock: Clock)
     assert session(directory, clock) == COUNT
 
 
+def test_every_time_away_is_spared_that_lies_within_the_age(directory: Path, clock: Clock) -> None:
+    """A month, and then nights after days of work, each longer than a tenth of the retention."""
+    filled(directory, retention_hours=72)
+    session(directory, clock, 1)
+    clock.forward(30 * 24)
+    for _ in range(7):
+        assert session(directory, clock, 8) == COUNT
+        clock.forward(16)
+    assert len(SettingsFile(directory).read().absences) == 7
+    assert session(directory, clock, 14) == COUNT  # 71 h in all
+    assert session(directory, clock, 2) < COUNT
+
+
+def test_eight_times_away_are_spared_and_not_more(directory: Path, clock: Clock) -> None:
+    filled(directory, retention_hours=72)
+    begins = []
+    for _ in range(8):
+        session(directory, clock)
+        begins.append(clock.ms)
+        clock.forward(7 * 24)
+        assert session(directory, clock) == COUNT
+    settings = SettingsFile(directory).read()
+    assert [begin for begin, _ in settings.absences] == begins
+    assert settings.away == settings.absences[-1]
+    session(directory, clock)
+    clock.forward(7 * 24)
+    assert session(directory, clock) < COUNT
+    assert [begin for begin, _ in SettingsFile(directory).read().absences[:-1]] == begins[1:]
+    with open_small(directory, duties=False) as broker:
+        broker.retention.confirm()
+        assert SettingsFile(directory).read().absences == ()
+
+
+def test_a_time_away_of_the_version_before_is_spared(directory: Path, clock: Clock) -> None:
+    """Its settings have the latest one alone."""
+    filled(directory, retention_hours=72)
+    away = clock.ms, clock.ms + 30 * 24 * HOUR_MS
+    path = directory / "mq" / "settings.json"
+    table = {**json.loads(path.read_text()), "away": away}
+    del table["former_away"], table["alive"]
+    path.write_text(json.dumps(table))
+    clock.forward(30 * 24)
+    alive(directory, (time.time() * 1000 - clock.ms) / HOUR_MS)
+    assert session(directory, clock) == COUNT
+    clock.forward(12)
+    assert session(directory, clock) == COUNT
+    settings = SettingsFile(directory).read()
+    assert (settings.held, settings.absences) == ("", (away, (away[1], clock.ms)))
+
+
 def test_before_the_leader_has_looked_the_time_away_does_not_count_either(
     directory: Path, clock: Clock
 ) -> None:

@@ -80,12 +80,22 @@ def test_members_that_are_unknown_here_are_kept(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"), [({"store_id": "x"}, ValueError), ({"shoe_size": 43}, TypeError)]
+    ("changes", "error"),
+    [
+        ({"store_id": "x"}, ValueError),
+        ({"shoe_size": 43}, TypeError),
+        ({"alive": "now"}, TypeError),
+        ({"alive": -1}, ValueError),
+        ({"former_away": [[1, 2]] * 8}, ValueError),
+        ({"former_away": [[2, 1]]}, ValueError),
+        ({"former_away": [None]}, ValueError),
+        ({"former_away": {"1": 2}}, ValueError),
+    ],
 )
 def test_what_no_setting_can_be_is_refused(directory: Path, changes: dict[str, Any], error: type) -> None:
     mq.open(directory).close()
     before = store_id(directory)
-    with pytest.raises(error, match="store_id"):
+    with pytest.raises(error, match=r"store_id|away|alive"):
         SettingsFile(directory).update(**changes)
     assert store_id(directory) == before
 

@@ -8,6 +8,7 @@ On disk: mq/settings.json, one JSON object. Members that are unknown here are ke
     place           inode number and birth time (ns) of this very file: a copy of it lies in another place
     held            "copied" or "lost": nothing is deleted by retention before somebody confirms it; or ""
     away            the latest time, from and to (ms), in which no process had the store open; null if none
+    former_away     the times before that one which are spared as well, the latest last
     alive           when the leader was last at work, in ms: at most an hour old, or a minute after a close
     ...             the options of USUAL, which duties go by; absent before a process has settled them
 
@@ -53,6 +54,7 @@ TIME_MAX = 1 << 53
 UNFIT_HOSTS = {b"", b"\x00\x00\x00", b"\x00\x00\x01", b"\xff\xff\xff"}
 STORE_PORT: int = lib.MQ_STORE_PORT
 FORMER_MAX = 16
+AWAY_MAX = 8
 STORE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 COPIED, LOST = "copied", "lost"
 
@@ -80,6 +82,7 @@ class Settings:
     had_messages: bool = False
     held: str = ""
     away: tuple[int, int] | None = None
+    former_away: tuple[tuple[int, int], ...] = ()
     alive: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +94,15 @@ class Settings:
     @property
     def retention_ms(self) -> int:
         return int(self.option("retention_hours") * 3_600_000)
+
+    @property
+    def absences(self) -> tuple[tuple[int, int], ...]:
+        """The latest times in which no process had the store open, the latest last."""
+        return self.former_away if self.away is None else (*self.former_away, self.away)
+
+    def with_away(self, away: tuple[int, int]) -> dict[str, Any]:
+        """What to change when there was one more such time."""
+        return {"away": away, "former_away": self.absences[1 - AWAY_MAX :]}
 
     @property
     def address(self) -> bytes:
@@ -157,6 +169,13 @@ def _check_away(value: Any) -> None:
         raise ValueError(f"away is {value!r:.100}: it ends before it begins")
 
 
+def _check_former_away(value: Any) -> None:
+    if not isinstance(value, (list, tuple)) or len(value) >= AWAY_MAX or None in value:
+        raise ValueError(f"former_away is {value!r:.100}: it has fewer than {AWAY_MAX} pairs of times in ms")
+    for away in value:
+        _check_away(away)
+
+
 def _check_alive(value: Any) -> None:
     if value is not None:
         check_number("alive", value, 0, TIME_MAX)
@@ -177,6 +196,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "had_messages": _check_had_messages,
     "held": _check_held,
     "away": _check_away,
+    "former_away": _check_former_away,
     "alive": _check_alive,
     "retention_hours": _number("retention_hours", 0, 24 * 365 * 100),
     "disk_ratio_max": _number("disk_ratio_max", 0.0, 1.0),
@@ -235,6 +255,7 @@ class SettingsFile:
             had_messages=table.pop("had_messages", False),
             held=table.pop("held", "") or held,
             away=(int(away[0]), int(away[1])) if away else None,
+            former_away=tuple((int(begin), int(end)) for begin, end in table.pop("former_away", ())),
             alive=None if alive is None else int(alive),
             options=options,
             others=table,
@@ -309,6 +330,7 @@ class SettingsFile:
             "had_messages": settings.had_messages,
             "held": settings.held,
             "away": settings.away,
+            "former_away": settings.former_away,
             "alive": settings.alive,
         }
         write_config(self.path, partial(_text, table))
