@@ -25,6 +25,9 @@ from mq.broker.delay.pending import (
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC
+from mq.errors import StoreCorrupted, StoreFull
+from mq.message import MessageExt
+from mq.store.index.find_records import stored
 from mq.store.store import Store
 
 __all__ = ["ExpiringWaiting"]
@@ -67,6 +70,32 @@ class ExpiringWaiting:
                     if one.given_up == (each.topic == GIVEN_UP_TOPIC)
                 ]
                 yield from _by_topic(HALF, each, places)
+
+    def first_of_times(self, ranges: Sequence[Range], log_min: int) -> MessageExt | None:
+        """The first message with a due time that waits in these ranges, and has no copy behind that log
+        offset."""
+        delivered_ms = delivered_before(self._store, self._timer)
+        for each in ranges:
+            if each.topic != TIMER_TOPIC:
+                continue
+            queue = MessageQueue(TIMER_TOPIC, self._broker_name, each.queue_id)
+            for message in messages(self._schedule.reader, queue, each.first, each.last):
+                due_ms = due_ms_of(message)
+                if due_ms is None or due_ms <= delivered_ms:
+                    continue
+                try:
+                    if not self._is_elsewhere(message, log_min):
+                        return message
+                except (StoreCorrupted, StoreFull):  # The index is of no use, or there is no space for it.
+                    offset = min((offset for _, offset in self._of_times(each, None)), default=each.last + 1)
+                    return next(messages(self._schedule.reader, queue, offset, each.last), None)
+        return None
+
+    def _is_elsewhere(self, message: MessageExt, log_min: int) -> bool:
+        """Whether a message with a due time has a copy behind that log offset, or is recalled."""
+        found = stored(self._store, TIMER_TOPIC, message.msg_id, message.store_time_ms)
+        name = name_of(message)
+        return any(one.log_offset >= log_min or is_marker(one) for one in found if name_of(one) == name)
 
     def _of_times(self, gone: Range, count_max: int | None) -> Iterator[Found]:
         queue, reader = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id), self._schedule.reader

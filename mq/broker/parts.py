@@ -198,7 +198,12 @@ class Parts:
         unread = ExpiringUnread(NAME, self._groups, self._schedule)
         waiting = ExpiringWaiting(store, NAME, self._schedule, self._timer, undecided)
         self._retention = LocalRetention(
-            store, self._settings, unread.of, waiting.of, self._compaction.compacted
+            store,
+            self._settings,
+            unread.of,
+            waiting.of,
+            self._compaction.compacted,
+            waiting.first_of_times,
         )
 
     def _take_part(self) -> None:

@@ -16,11 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from mq.api.retention import DELAYED, Expiring, Range, Unread, Waiting
+from mq.broker.delay.pending import due_ms_of
 from mq.broker.live_settings import AgreedSettings
 from mq.errors import MQError
+from mq.message import MessageExt
 from mq.store import retention
 from mq.store.directory.settings import COPIED, LOST, check_number
 from mq.store.retention import Away, Due
@@ -32,6 +35,9 @@ log = logging.getLogger("mq.retention")
 
 AWAY_MIN_MS = 60_000  # The leader looks every 10 s; on a machine that is short of time, later.
 ALIVE_INTERVAL_MS = 3_600_000  # in mq/settings.json, which all processes read again after a change
+# A message with a due time was stored again before it is so old, whatever the retention was when it was sent:
+# after two days at the most (see roll_window_ms).
+HELD_BACK_MS = 72 * 3_600_000
 WARNED_AHEAD = 24.0  # hours
 RANGES_SHOWN = 20
 COPIES_LOOKED_AT = 20_000  # by the duty: a person who deletes messages waits for as many as there are
@@ -47,6 +53,7 @@ class LocalRetention:
 
     unread(ranges) is what of these messages some group has not read; waiting(ranges, log_min, count_max=...)
     what of them no group can read yet (see ExpiringWaiting).
+    first_of_times(ranges, log_min) is the first of those with a due time: its file is held back.
     kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
     """
 
@@ -57,12 +64,15 @@ class LocalRetention:
         unread: Callable[[Sequence[Range]], Iterable[Unread]],
         waiting: Callable[..., Iterable[Waiting]],
         kept: Callable[[int, int], AbstractContextManager[object]],
+        first_of_times: Callable[[Sequence[Range], int], MessageExt | None],
     ) -> None:
         self._store = store
         self._settings = settings
         self._unread = unread
         self._waiting = waiting
         self._kept = kept
+        self._first_of_times = first_of_times
+        self._held_back_for: int | None = None  # log offset of a message that the log has told of
         self._looked_ms: int | None = None  # when this broker last was at work as the leader
         if not store.read_only:
             store.at_last_close(self._say_closed)
@@ -225,14 +235,37 @@ class LocalRetention:
 
     def _due(self, hours: float | None, within_hours: float = 0.0) -> Due | None:
         settings = self._settings.current()
-        return retention.due(
+        kept_ms = settings.retention_ms if hours is None else int(hours * 3_600_000)
+        due_after = partial(
+            retention.due,
             self._store,
             wall_clock_ms() + int(within_hours * 3_600_000),
-            settings.retention_ms if hours is None else int(hours * 3_600_000),
             # Who names a number means that age, however full the disk is.
             disk_ratio_max=settings.option("disk_ratio_max") if hours is None else 1.0,
             one_by_one=not within_hours,
             absences=self._absences() if hours is None else (),
+        )
+        due = due_after(kept_ms)
+        if due is None or hours is not None or within_hours or kept_ms >= HELD_BACK_MS:
+            return due
+        waiting = self._first_of_times(retention.ranges(self._store, due.log_min), due.log_min)
+        if waiting is None:
+            return due
+        self._tell_held_back(waiting)
+        found = retention.before(due, waiting.log_offset), due_after(HELD_BACK_MS)
+        return max(filter(None, found), key=lambda each: each.log_min, default=None)
+
+    def _tell_held_back(self, waiting: MessageExt) -> None:
+        if waiting.log_offset == self._held_back_for:
+            return
+        self._held_back_for = waiting.log_offset
+        log.info(
+            "%s: files of the commit log are kept longer than %g h: message %s, due at %s, waits in them and"
+            " has no copy yet (mq DIR expire --hours deletes them all the same)",
+            self._store.root,
+            self.hours,
+            waiting.msg_id,
+            _moment(due_ms_of(waiting) or 0),
         )
 
     def _expiring(self, due: Due | None, copies_max: int | None) -> Expiring:

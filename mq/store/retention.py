@@ -12,6 +12,7 @@ full of other things.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from mq.store.shared.control import Control
 from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
 
-__all__ = ["Aged", "Away", "Due", "delete", "disk_excess", "due", "expired", "ranges"]
+__all__ = ["Aged", "Away", "Due", "before", "delete", "disk_excess", "due", "expired", "ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,12 @@ def due(
         forced = 1 if one_by_one else ceil(excess / store.file_sizes.commitlog_file_size)
         count = expired(aged, now_ms, retention_ms, force_count=max(count, forced), absences=absences)
     return Due(tuple(files[:count]), aged[count].log_offset) if count else None
+
+
+def before(due: Due, log_offset: int) -> Due | None:
+    """What of it goes where the record at this log offset is to stay; None if nothing does. Pure."""
+    count = bisect_right([int(file.name) for file in due.files], log_offset) - 1
+    return Due(due.files[:count], int(due.files[count].name)) if count > 0 else None
 
 
 def ranges(store: Store, log_min: int) -> list[Range]:
