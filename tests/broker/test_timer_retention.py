@@ -12,6 +12,7 @@ import mq
 from mq.broker.delay.timer import TIMER_TOPIC, roll_window_ms
 from mq.store import retention
 from mq.store.timer import timer_log
+from tests.support.eventually import eventually
 from tests.support.insides import timer_of
 from tests.support.store.timers import BEGIN_MS, Bench
 
@@ -84,6 +85,21 @@ def test_a_broker_goes_by_its_own_retention(directory: Path, hours: float, roll_
         (unit,) = timer_log.units(directory)
         assert unit.magic & timer_log.ROLL
         assert before_ms - SECOND <= unit.time_ms - roll_s * SECOND <= after_ms
+
+
+def test_a_leader_goes_by_another_retention_once_it_is_changed(directory: Path) -> None:
+    with mq.open(directory, retention_hours=72) as broker:
+        topic = broker.create_topic("orders", 1)
+
+        def next_unit() -> timer_log.Unit:
+            before = timer_of(broker).enqueued()
+            topic.send(b"x", delay_ms=2 * DAY + HOUR)
+            eventually(lambda: timer_of(broker).enqueued() > before, timer_of(broker).enqueued)
+            return list(timer_log.units(directory))[-1]
+
+        first = next_unit()
+        broker.retention.change(hours=1)
+        eventually(lambda: next_unit().time_ms < first.time_ms - 12 * HOUR, lambda: first)
 
 
 @pytest.mark.parametrize("precision_ms", [1000, 7_000, 20_000, 30_000, 60_000])

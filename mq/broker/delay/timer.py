@@ -46,7 +46,7 @@ class Timer:
     make_topic(name, queue_count) has the settings of a topic in place; place(topic, queue_id) is the queue
     where such a message can be read, or None where there is no such topic any more and it may not be made.
     roll_ms(): a message that is due later than that is stored once more on the way; RocketMQ's two days if
-    that is less, or nothing is said. Asked when this broker begins to deliver.
+    that is less, or nothing is said. Asked when this broker begins to deliver, and with every save.
     """
 
     name = "mq-timer"
@@ -222,6 +222,8 @@ class Timer:
         if engine is None:
             return
         if self._is_running:
+            if self._roll_ms is not None:
+                engine.set_roll(self._roll_ms())
             # What is due later than the next look has told nobody.
             if self._copies.next_offset(self.queue_number()) > self.enqueued():
                 self.progress.notify()

@@ -108,8 +108,7 @@ class TimerEngine:
         is_ours = self._is_ours()
         mended = self._mend_lengths(is_ours)
         out = ffi.new("mq_timer **")
-        wanted = min(ROLL_SLOTS * precision_ms, ROLL_MAX_MS, ROLL_MAX_MS if roll_ms is None else roll_ms)
-        wanted = max(wanted, 2 * precision_ms)  # Half of it is a slot: it is not stored again at once.
+        wanted = self._bounded_roll(ROLL_MAX_MS if roll_ms is None else roll_ms)
         check(
             lib.mq_timer_open(
                 self._log, self._words, bytes(timerwheel.path_of(root)), bytes(timer_log.directory_of(root)),
@@ -130,6 +129,14 @@ class TimerEngine:
             self._rebuild(now_ms, mended or "the wheel or its log is not as it was")
         else:
             self._begin(now_ms, kept, mended)
+
+    def _bounded_roll(self, roll_ms: int) -> int:
+        wanted = min(ROLL_SLOTS * self._precision_ms, ROLL_MAX_MS, roll_ms)
+        return max(wanted, 2 * self._precision_ms)  # Half of it is a slot: it is not stored again at once.
+
+    def set_roll(self, roll_ms: int) -> None:
+        """What is put aside from now on, and is due later than that, is stored once more on the way."""
+        lib.mq_timer_set_roll(self._handle, self._bounded_roll(roll_ms))
 
     @contextmanager
     def _entered(self) -> Iterator[None]:

@@ -255,6 +255,12 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
     }
 }
 
+void mq_timer_set_roll(mq_timer *timer, int64_t roll_ms) {
+    pthread_mutex_lock(&timer->lock);
+    timer->roll_ms = roll_ms / timer->precision_ms * timer->precision_ms;
+    pthread_mutex_unlock(&timer->lock);
+}
+
 void mq_timer_look(mq_timer *timer, mq_timer_state *state) {
     pthread_mutex_lock(&timer->lock);
     *state = (mq_timer_state){mq_timer_word(timer, MQ_TIMER_READ), mq_timer_word(timer, MQ_TIMER_LOG_END),

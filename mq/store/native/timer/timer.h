@@ -93,6 +93,9 @@ int mq_timer_place(mq_timer *timer, const mq_timer_event *event, int number);
 /* The record of `event` was delivered before, or is unusable: it is done. 0: deliver it. */
 int mq_timer_answer(mq_timer *timer, const mq_timer_event *event, int done);
 
+/* Another roll_ms, for what is put into the wheel from now on. From any thread. */
+void mq_timer_set_roll(mq_timer *timer, int64_t roll_ms);
+
 /* Where it is: for the thread that has it on disk. */
 typedef struct {
     int64_t read_ms; /* all before this slot is delivered */
