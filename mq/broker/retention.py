@@ -5,7 +5,8 @@ logged (mq.retention) with the offsets that go, as a warning where a group had n
 
 Nothing is deleted by it while retention is held: in a directory that is a copy of another one, or has lost
 its settings, until somebody confirms it. A time in which no process had the store open does not count for
-what was there before, so that a directory is not emptied seconds after it is opened again.
+what was there before, so that a directory is not emptied seconds after it is opened again. A file in which a
+message with a due time waits stays until that has a copy.
 """
 
 from __future__ import annotations
