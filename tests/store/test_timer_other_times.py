@@ -196,3 +196,31 @@ def test_a_check_of_another_time_than_the_log(tmp_path: Path, is_older: bool) ->
         bench.reopen_closed(forget=True)
         bench.turn()
         assert sorted(came(bench)) == ([] if is_older else waiting)
+
+
+@pytest.mark.parametrize("late_ms", [-1, 5000], ids=["before it was due", "before it was delivered"])
+def test_an_older_log_beside_a_newer_check(tmp_path: Path, late_ms: int) -> None:
+    """Others were stored meanwhile, and the leader was late."""
+    root, older = tmp_path / "store", tmp_path / "older"
+    with Bench(root) as bench:
+        due_ms = BEGIN_MS + 3000
+        waiting = bench.put_aside(due_ms)
+        bench.turn()
+        bench.now_ms = due_ms + late_ms
+        others = bench.put_aside(due_ms + HOUR)
+        stored_ms = bench.last_store_ms
+        bench.close(last=False)
+        shutil.copytree(root / "commitlog", older)
+        bench.reopen_closed()
+        bench.now_ms = due_ms + 20_000
+        bench.turn()
+        assert came(bench) == [waiting]
+        bench.now_ms += 60_000
+        bench.turn()
+        bench.close()
+        for name in ("commitlog", "consumequeue", "index"):
+            shutil.rmtree(root / name)
+        older.rename(root / "commitlog")
+        bench.seen, bench.last_store_ms = 0, stored_ms
+        bench.reopen_closed(forget=True)
+        assert go_until(bench, due_ms + 2 * HOUR) == {waiting: due_ms + 80_000, others: due_ms + HOUR}

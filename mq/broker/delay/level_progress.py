@@ -21,7 +21,10 @@ queue, from `begin` on, for the one message of which nobody knows.
 config/delayOffset.json, as RocketMQ has it (level to offset), is what counts after a reboot, or when a
 RocketMQ broker was here: the control file is another one then. It never says more than what is on disk of
 what was delivered, and may say less. So what was due while that life lasted is looked for before it is
-delivered: see `doubt_ms`.
+delivered: see `doubt_ms`. A file of another store, or of a newer log, says more. No more of it is believed
+than the log can tell of: a delivery is a record, stored when the message was due or later, and store times
+never go back. So what was due after the last record was not delivered. Where the file says more than the
+mq/delay of this life, the lower offset counts, and what is due by now is looked for.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java, DelayOffsetSerializeWrapper.java.
 """
@@ -48,6 +51,7 @@ __all__ = ["DelayOffsets", "LevelProgress", "Stated"]
 STAMP = int.from_bytes(b"mqdelay%d" % LAYOUTS["mq/delay"], "little")
 AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 3, 4, 5, 6, 8
 AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
+OFFSET_MAX = 1 << 56
 assert (AT_DOUBT + 1) * 8 <= SIZE
 
 log = logging.getLogger("mq.timer")
@@ -76,7 +80,8 @@ class LevelProgress(DueEvent):
 class DelayOffsets:
     """The offsets of all levels, for the leader. levels: how many of them are delivered;
     last_store_ms: store time of the last message there is; put: stores values by place, in order, into the
-    words of the progress, as long as this process has the duties."""
+    words of the progress, as long as this process has the duties; undelivered(level): the first message of
+    a level of which the log may not have the delivery, and by when it is due at the latest."""
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class DelayOffsets:
         last_store_ms: int = 0,
         *,
         put: Callable[[Mapping[int, int]], None] | None = None,
+        undelivered: Callable[[int], tuple[int, int]] = lambda _level: (OFFSET_MAX, 0),
     ) -> None:
         self.path = root / "config" / "delayOffset.json"
         self._levels = levels
@@ -95,17 +101,38 @@ class DelayOffsets:
         self._words = words = progress.words
         self._put = put or self._put_here
         saved = self._load()
-        if not progress.is_ours():
-            # Where the file is damaged, what was known in another life is better than nothing.
-            is_ours = saved is None and words[AT_STAMP] == STAMP
-            ours = {level: words[self._at(level)] for level in self._range()} if is_ours else {}
-            self._put({AT_STAMP: 0})
-            begun = {self._at(level): ours.get(level, 0) for level in self._range()}
-            self._put({AT_LEVEL: 0, **begun, AT_DOUBT: last_store_ms, AT_WAKE: ALWAYS})
-            self._put({AT_EPOCH: progress.epoch, AT_STAMP: STAMP})
+        if progress.is_ours():
+            self._compare(saved or {}, last_store_ms)
+            return
+        # Where the file is damaged, what was known in another life is better than nothing.
+        if saved is None and words[AT_STAMP] == STAMP:
+            saved = {level: words[self._at(level)] for level in self._range()}
+        begun, doubt_ms = dict.fromkeys(map(self._at, self._range()), 0), last_store_ms
         for level, offset in (saved or {}).items():
-            if level in self._range() and offset > words[self._at(level)]:
-                self._put({self._at(level): offset})
+            if level in self._range() and offset > 0:
+                first, due_ms = undelivered(level)
+                begun[self._at(level)] = min(offset, first)
+                if first < offset:
+                    doubt_ms = max(doubt_ms, due_ms)
+        self._put({AT_STAMP: 0})
+        self._put({AT_LEVEL: 0, **begun, AT_DOUBT: doubt_ms, AT_WAKE: ALWAYS})
+        self._put({AT_EPOCH: progress.epoch, AT_STAMP: STAMP})
+
+    def _compare(self, saved: Mapping[int, int], last_store_ms: int) -> None:
+        """In the life that mq/delay is of, the file cannot rightly say more."""
+        more = [
+            level
+            for level, offset in sorted(saved.items())
+            if level in self._range() and offset > self[level]
+        ]
+        if more:
+            log.warning(
+                "%s says more than mq/delay of delay levels %s: the lower offsets count, and what is due is"
+                " looked up before it is delivered",
+                self.path,
+                ", ".join(map(str, more)),
+            )
+            self.doubt(max(time.time_ns() // 1_000_000, last_store_ms))
 
     def _put_here(self, values: Mapping[int, int]) -> None:
         for place, value in values.items():
@@ -217,4 +244,4 @@ class DelayOffsets:
         table = {int(level): int(offset) for level, offset in content.get("offsetTable", {}).items()}
         self._data_version = dict(content.get("dataVersion") or {})
         self._others = {k: v for k, v in content.items() if k not in ("offsetTable", "dataVersion")}
-        return {level: offset for level, offset in table.items() if 0 < offset < 1 << 56}
+        return {level: offset for level, offset in table.items() if 0 < offset < OFFSET_MAX}

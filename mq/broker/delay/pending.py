@@ -23,12 +23,12 @@ from mq.message import MessageExt
 from mq.properties import number_of, value_of
 from mq.store.queue.reader import Reader
 from mq.store.store import Store
+from mq.store.timer.engine import LATE_MS
 
 __all__ = ["delayed", "delivered_before", "due_ms_of", "is_marker", "messages", "name_of", "undelivered"]
 
 READ_COUNT, READ_SIZE = 256, 1 << 20
 QUEUE_OFFSET_MAX = 1 << 62
-LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
 
 
 def delayed(

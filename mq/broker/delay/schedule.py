@@ -14,7 +14,7 @@ from typing import Any, Final
 from mq.api.results import MessageQueue
 from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
 from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
-from mq.errors import MessageInvalid
+from mq.errors import MessageInvalid, StoreCorrupted
 from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX, LEVELS, parse_levels
 from mq.store.index.find_records import is_delivery, stored
@@ -23,6 +23,7 @@ from mq.store.queue.reader import Reader
 from mq.store.queue.unit_code import unit_code
 from mq.store.shared.lock_guards import thread_locks
 from mq.store.store import Store
+from mq.store.timer.engine import LATE_MS
 
 __all__ = ["Schedule"]
 
@@ -155,7 +156,12 @@ class Schedule:
             control = self._store.control
             assert control is not None
             self._offsets = DelayOffsets(
-                self._store.root, progress, levels, last_store_ms, put=control.duty_writer(progress.mapped)
+                self._store.root,
+                progress,
+                levels,
+                last_store_ms,
+                put=control.duty_writer(progress.mapped),
+                undelivered=partial(self._undelivered, last_store_ms),
             )
         offsets = self._offsets
         delivery = Delivery(
@@ -181,6 +187,18 @@ class Schedule:
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
             progress.event.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
+
+    def _undelivered(self, last_store_ms: int, level: int) -> tuple[int, int]:
+        """The first message of a level whose delivery would have been stored after the last message there is,
+        or shortly before, since it may have been late; and by when what there is of the level is due."""
+        is_known = level <= len(self.delays_ms)
+        delay_ms = self.delays_ms[level - 1] if is_known else max(self.delays_ms)
+        queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level - 1)
+        try:
+            first = self.reader.offset_at(queue, last_store_ms - LATE_MS - delay_ms)
+        except StoreCorrupted:
+            first = 0  # All are looked up.
+        return first, last_store_ms + delay_ms
 
     def _more_levels(self) -> int:
         """How many levels messages were put aside for beyond those that there are."""

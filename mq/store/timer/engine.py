@@ -27,11 +27,12 @@ from mq.store.timer.check import TOPIC
 from mq.store.timer.checkpoint import TimerCheck, path_of, read_timer_check, write_timer_check
 from mq.store.timer.progress import STAMP, TimerProgress
 
-__all__ = ["Event", "Stop", "TimerEngine", "rolls_of"]
+__all__ = ["LATE_MS", "Event", "Stop", "TimerEngine", "rolls_of"]
 
 ROLL_SLOTS = 172_800  # RocketMQ: timerRollWindowSlot, two days of seconds
 ROLL_MAX_MS = (1 << 30) - 1
 KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that stands in one slot, the oldest of the wheel
+LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
 
 log = logging.getLogger("mq.timer")
 
@@ -189,8 +190,9 @@ class TimerEngine:
         if kept is None:
             mended = "; ".join(filter(None, [mended, f"{path_of(self._store.root)} is damaged"]))
             kept = TimerCheck()
-        is_short = self._made_anew(now_ms, kept, kept.read_ms)
-        if is_short and kept.read_ms:
+        done_ms = self._done_ms(kept)
+        is_short = self._made_anew(now_ms, kept, done_ms)
+        if is_short and done_ms:
             # It speaks of other files than these, and so does what it says of the time.
             self._made_anew(now_ms, kept, 0)
         if is_short and not mended:
@@ -198,6 +200,11 @@ class TimerEngine:
         if mended:
             self._tell(mended)
         words[lib.MQ_TIMER_STAMP] = STAMP
+
+    def _done_ms(self, kept: TimerCheck) -> int:
+        """What was due before is delivered. The check may be of a newer log than this one: a delivery is a
+        record, stored when the message was due or somewhat later, and store times never go back."""
+        return max(0, min(kept.read_ms, self._last_ms() - LATE_MS))
 
     def _made_anew(self, now_ms: int, kept: TimerCheck, done_ms: int) -> bool:
         """Make the wheel anew: all that was due before done_ms is delivered. Whether `kept` tells of more
@@ -211,8 +218,11 @@ class TimerEngine:
 
     def _doubt_ms(self, now_ms: int) -> int:
         """What is due by then may have been delivered: the clock may have been set back since."""
+        return max(now_ms, self._last_ms())
+
+    def _last_ms(self) -> int:
         last = self._last_store_ms
-        return max(now_ms, self._store.word(lib.MQ_LAST_STORE_TIME) if last is None else last)
+        return self._store.word(lib.MQ_LAST_STORE_TIME) if last is None else last
 
     def _rebuild(self, now_ms: int, why: str) -> None:
         """Make the wheel anew in the middle of a life of the store."""

@@ -114,6 +114,7 @@ class Bench:
             ffi.new("mq_receipt *"),
         )  # fmt: skip
         check(result)
+        self.last_store_ms = max(self.last_store_ms, self.now_ms)
 
     def turn(self, *, deliveries: int | None = None) -> int:
         """Have all done that is to be done by now, or so many steps of it; when there will be more."""

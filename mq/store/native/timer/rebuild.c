@@ -19,7 +19,9 @@ static int link_again(mq_timer *timer, mq_timer_unit *unit, rebuilding *state) {
     unit->previous = is_live ? slot.last : -1;
     int result = mq_timerlog_link(timer->units, unit);
     if (result) return result;
-    int64_t amount = !(unit->magic & MQ_TIMER_DELETE) ? 1 : unit->mark ? 0 : -1;
+    /* The mark of a marker: it has recalled its message, or on its way there was stored once more. */
+    int has_recalled = unit->mark && !(unit->magic & MQ_TIMER_ROLL);
+    int64_t amount = !(unit->magic & MQ_TIMER_DELETE) ? 1 : has_recalled ? 0 : -1;
     if (!is_live) slot = (mq_slot){.time = time, .first = unit->position};
     slot.last = unit->position;
     slot.count += amount;

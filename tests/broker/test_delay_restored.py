@@ -1,0 +1,113 @@
+"""The log is older than the files that say what was delivered: what waits in it comes, and comes once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from tests.broker.fake_delay_store import bodies
+from tests.support.arrivals import wait_for
+from tests.support.store.small_store import SMALL
+
+# What docs/files.md has deleted, and all that is allowed to be.
+DERIVED = {
+    "what is derived": ("consumequeue", "index", "mq/control"),
+    "all of mq": ("consumequeue", "index", "mq"),
+}
+
+
+def put_log_back(directory: Path, backup: Path, deleted: tuple[str, ...]) -> None:
+    """Restore the log of a backup, and delete the files that are made of it."""
+    shutil.rmtree(directory / "commitlog")
+    shutil.copytree(backup / "commitlog", directory / "commitlog")
+    for name in deleted:
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@pytest.mark.parametrize("deleted", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_level_delivers_what_waits_in_a_log_that_was_restored(
+    tmp_path: Path, directory: Path, deleted: tuple[str, ...], times: int
+) -> None:
+    with mq.open(directory, **SMALL, message_delay_level="1h 1ms") as broker:
+        topic = broker.create_topic("orders", 1)
+        topic.send(b"before", delay_level=2)
+        wait_for(topic.queues[0], 1)
+        for _ in range(times):
+            topic.send(b"waits", delay_level=1)
+    shutil.copytree(directory, tmp_path / "backup")
+    want = [b"before"] + [b"waits"] * times
+    # By the delay of today it is due.
+    now: dict[str, Any] = {**SMALL, "message_delay_level": "1ms 1ms", "change_settings": True}
+    with mq.open(directory, **now) as broker:
+        assert bodies(wait_for(broker.topic("orders").queues[0], len(want))) == want
+    put_log_back(directory, tmp_path / "backup", deleted)
+    with mq.open(directory, **now) as broker:
+        topic = broker.topic("orders")
+        assert bodies(wait_for(topic.queues[0], len(want))) == want
+        topic.send(b"after", delay_level=1)  # A level is in order: this one is the last.
+        assert bodies(wait_for(topic.queues[0], len(want) + 1)) == [*want, b"after"]
+    shutil.rmtree(directory)  # Its checkpoint knows of later messages.
+
+
+@pytest.mark.parametrize("deleted", DERIVED.values(), ids=DERIVED)
+def test_a_time_delivers_what_waits_in_a_log_that_was_restored(
+    tmp_path: Path, directory: Path, deleted: tuple[str, ...]
+) -> None:
+    options: dict[str, Any] = {**SMALL, "timer_precision_ms": 1}
+    with mq.open(directory, **options) as broker:
+        topic = broker.create_topic("orders", 1)
+        topic.send(b"before", delay_ms=1)
+        wait_for(topic.queues[0], 1)
+        due_ms = int(time.time() * 1000) + 1000
+        topic.send(b"waits", deliver_at_ms=due_ms)
+    shutil.copytree(directory, tmp_path / "backup")
+    with mq.open(directory, **options) as broker:
+        wait_for(broker.topic("orders").queues[0], 2)
+    put_log_back(directory, tmp_path / "backup", deleted)
+    with mq.open(directory, **options) as broker:
+        topic = broker.topic("orders")
+        assert bodies(wait_for(topic.queues[0], 2)) == [b"before", b"waits"]
+        topic.send(b"after", delay_ms=1)
+        assert bodies(wait_for(topic.queues[0], 3)) == [b"before", b"waits", b"after"]
+    shutil.rmtree(directory)  # Its checkpoint knows of later messages.
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["in place", "copied"])
+def test_a_file_that_counts_more_as_delivered_than_was_skips_nothing(
+    tmp_path: Path, directory: Path, copied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one of another store."""
+    before = tmp_path / "before"
+    want = [b"%d" % number for number in range(5)]
+    with mq.open(before, **SMALL, message_delay_level="1ms 1h") as broker:
+        topic = broker.create_topic("orders", 1)
+        for body in want:
+            topic.send(body, delay_level=2)
+        topic.send(b"soon", delay_level=1)
+        wait_for(topic.queues[0], 1)
+    path = before / "config" / "delayOffset.json"
+    content: dict[str, Any] = json.loads(path.read_text())
+    content["offsetTable"]["2"] = 3
+    path.write_text(json.dumps(content))
+    if copied:
+        shutil.copytree(before, directory)
+    else:
+        before.rename(directory)
+    with mq.open(directory, **SMALL, message_delay_level="1ms 1ms", change_settings=True) as broker:
+        topic = broker.topic("orders")
+        assert bodies(wait_for(topic.queues[0], 6)) == [b"soon", *want]
+        topic.send(b"after", delay_level=2)
+        assert bodies(wait_for(topic.queues[0], 7)) == [b"soon", *want, b"after"]
+    assert ("says more than mq/delay of delay levels 2" in caplog.text) == (not copied)
+    shutil.rmtree(directory)
