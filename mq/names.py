@@ -23,6 +23,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 RETRY_PREFIX = "%RETRY%"  # with the name of a group: the topic of what it failed to consume
 DEAD_PREFIX = "%DLQ%"  # the same, of what it gave up
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # Its offsets are those up to which all transactions have ended.
 REDRIVE_GROUP = "CID_RMQ_SYS_redrive"  # Its offsets of %DLQ% topics are those up to which all are sent back.
 # Those of them that a user may not send to. The timer topic is our addition: what does not say when it is due
 # would never leave it.

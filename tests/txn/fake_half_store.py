@@ -45,6 +45,7 @@ class FakeHalfStore(HalfTopic):
         self.now = BEGIN_MS
         self.queues: dict[MessageQueue, list[MessageExt]] = {self.halves: [], self.ops: [], self.given_up: []}
         self.done: dict[MessageQueue, int] = {}
+        self._committed = self.done.get
         self.table = Table()
         self.steps_left: int | None = None  # until the user dies
         self._ahead = {}

@@ -16,7 +16,8 @@ every 5 s and by the last one to close, so a power cut costs 5 s of commits at t
 processes none.
 
 Where a recovery found less of a queue than a group has consumed, the offset comes down to what is there:
-what is sent later must not be taken for consumed.
+what is sent later must not be taken for consumed. How far transactions have ended, and dead letters are sent
+back, is forgotten then: these offsets tell of records that may be lost, and only save a search.
 
 RocketMQ: broker/offset/ConsumerOffsetManager.java.
 """
@@ -35,7 +36,7 @@ import xxhash
 
 from mq.broker.topics.config import UNQUOTED_KEY
 from mq.fastpath import Guard
-from mq.names import RETRY_PREFIX
+from mq.names import REDRIVE_GROUP, RETRY_PREFIX, TRANSACTION_GROUP
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import make_directory
 from mq.store.directory.root import sync_names
@@ -51,6 +52,7 @@ __all__ = ["Offsets", "Table", "awaited", "check_offset", "clamp_offsets"]
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 NAMED_MAX = 50  # offsets, in a warning
+OF_RECORDS = (TRANSACTION_GROUP, REDRIVE_GROUP)  # Groups whose work shows in the log.
 
 # Group to topic to queue id to offset. Of a topic that the group awaits there are none.
 Table = dict[str, dict[str, dict[int, int]]]
@@ -252,6 +254,9 @@ class Offsets:
                     self._root,
                     ", ".join(_lowered(known, table)),
                 )
+                # In what is there, less was done than these say: the log tells what was.
+                for group in OF_RECORDS:
+                    table.pop(group, None)
                 self.write(table)
                 self._backup.unlink(missing_ok=True)  # Its offsets are beyond the ends.
 

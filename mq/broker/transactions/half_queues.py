@@ -6,7 +6,8 @@
                                  older brokers wrote, one place in each: "5"
     TRANS_CHECK_MAX_TIME_TOPIC   queue 0: half messages that nobody is asked about any more
 
-How far both of the first two are done is committed for the group CID_RMQ_SYS_TRANS.
+How far both of the first two are done is committed for the group CID_RMQ_SYS_TRANS. Where the log lost its
+end, or is an older one, that is forgotten (see Offsets.clamp): op records tell what has ended in it.
 
 A copy of a half message has TRAN_PREPARED_QUEUE_OFFSET, the place of the first one, which names the
 transaction, and TRANSACTION_CHECK_TIMES, how often it was asked about.
@@ -24,6 +25,7 @@ from mq.api.transactions import HalfMessage
 from mq.broker.transactions.check_loop import Half, Ledger
 from mq.errors import StoreCorrupted
 from mq.message import MessageExt
+from mq.names import TRANSACTION_GROUP
 from mq.properties import value_of
 from mq.store.log.reappend import Copies, changed
 from mq.store.queue.reader import Reader
@@ -48,7 +50,7 @@ __all__ = [
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-GROUP = "CID_RMQ_SYS_TRANS"
+GROUP = TRANSACTION_GROUP
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
 MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
@@ -176,7 +178,18 @@ class HalfTopic:
     def ledger(self) -> tuple[Ledger, int]:
         """What op records tell of the half messages that are not done; where they end."""
         ledger = Ledger(self.begin(self.halves), self.begin(self.ops))
-        return ledger, self.read_ops(ledger, ledger.op_base)
+        op_end = self.read_ops(ledger, ledger.op_base)
+        if self.end(self.halves) and self._committed(self.halves) is None:
+            for place in list(self._copies_between(ledger)):
+                ledger.handle(place)
+        return ledger, op_end
+
+    def _copies_between(self, ledger: Ledger) -> Iterator[int]:
+        """Copies whose transactions have ended, of which op records tell of the first and the newest alone."""
+        for message in self.open_ones(ledger, self.end(self.halves)):
+            name = name_of(message)
+            if ledger.base <= name < message.queue_offset and not ledger.is_open(name):
+                yield message.queue_offset
 
     def read_ops(self, ledger: Ledger, begin: int) -> int:
         """Tell a ledger of all op records from there on; where they end."""
