@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import mq
+from mq.store.shared.due_event import ALWAYS, AT_WAKE
 from tests.broker.fake_delay_store import bodies
 from tests.support.arrivals import wait_for
+from tests.support.eventually import eventually
+from tests.support.insides import schedule_of
 from tests.support.store.small_store import SMALL
 
 # What docs/files.md has deleted, and all that is allowed to be.
@@ -111,3 +114,17 @@ def test_a_file_that_counts_more_as_delivered_than_was_skips_nothing(
         assert bodies(wait_for(topic.queues[0], 7)) == [b"soon", *want, b"after"]
     assert ("says more than mq/delay of delay levels 2" in caplog.text) == (not copied)
     shutil.rmtree(directory)
+
+
+def test_a_message_does_not_come_early_where_the_settings_are_lost(directory: Path) -> None:
+    """Nobody knows the levels that it was put aside by, but its unit says when it is due."""
+    with mq.open(directory, **SMALL, message_delay_level="1h") as broker:
+        broker.create_topic("orders", 1).send(b"in an hour", delay_level=1)  # By RocketMQ's own, 1 s.
+    for path in (directory / "mq").glob("settings.json*"):
+        path.unlink()
+    (directory / "mq" / "delay").unlink()  # It says when the next look is.
+    with mq.open(directory, **SMALL) as broker:
+        looks = schedule_of(broker).progress().words
+        in_half_an_hour = int(time.time() * 1000) + 1_800_000
+        eventually(lambda: in_half_an_hour < looks[AT_WAKE] < ALWAYS, lambda: "it is waited for", 20.0)
+        assert broker.topic("orders").queues[0].max_offset == 0

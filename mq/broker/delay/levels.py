@@ -9,11 +9,13 @@ ask for nothing.
 
 It is due when its store time plus the level's delay has passed, by the levels of the leader: give all
 processes of a directory the same. One of a level that the leader does not have is due when the code of its
-unit says. Store times never go back: where one lies ahead (the clock was set back), the delay counts from
-when the message was first seen, some seconds after it was stored at the most. The process that delivers sees
-by the monotonic clock how far the other one was set back, and takes that off the times of all that it knew
-before. Another process, after a takeover, does not know: where a message would be due later there than one
-delay from now, the delay counts from then on.
+unit says. Where the store has lost its settings, none is due before that.
+
+Store times never go back: where one lies ahead (the clock was set back), the delay counts from when the
+message was first seen, some seconds after it was stored at the most. The process that delivers sees by the
+monotonic clock how far the other one was set back, and takes that off the times of all that it knew before.
+Another process, after a takeover, does not know: where a message would be due later there than one delay from
+now, the delay counts from then on.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of MessageStoreConfig.java.
 """
@@ -169,7 +171,8 @@ class Delivery:
     any more and it may not be made. was_stored(topic, message) looks for a copy of a message there. sync:
     what is delivered is flushed at once, since readers wait for that. more: how many levels there are after
     these in which something may wait; code(number, offset) is the code of a unit. monotonic() is in ms; None:
-    how far the clock was set back is not known.
+    how far the clock was set back is not known. is_meant: the levels are not known to be those that messages
+    were put aside by, and none is to come before its unit says.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class Delivery:
         more: int = 0,
         code: Callable[[int, int], int] = lambda _number, _offset: 0,
         monotonic: Callable[[], int] | None = None,
+        is_meant: bool = False,
     ) -> None:
         delays = (*levels, *(0 for _ in range(more)))
         self._levels = [Level(number, delay, broker_name) for number, delay in enumerate(delays, start=1)]
@@ -199,6 +203,7 @@ class Delivery:
         self._broker_name = broker_name
         self._sync = sync
         self._monotonic = monotonic
+        self._is_meant = is_meant
         self._base_ms: int | None = None  # by which the clock is ahead of the monotonic one
         self._end = 0
         self.last_error: BaseException | None = None
@@ -271,7 +276,8 @@ class Delivery:
             if waiting is None or waiting.offset != offset:
                 # The whole delay has passed when the ms is over in which it ends: store times are cut to the
                 # ms.
-                delay_ms = level.delay_ms or self._meant_ms(number, message) or self._longest_ms
+                meant_ms = self._meant_ms(number, message) if self._is_meant or not level.delay_ms else 0
+                delay_ms = max(level.delay_ms, meant_ms) or self._longest_ms
                 seen_ms, back_ms = level.times(offset, self._base_ms or 0)
                 due = due_ms(message.store_time_ms - back_ms, delay_ms, seen_ms) + 1
                 level.waiting = waiting = Waiting(offset, due, delay_ms)

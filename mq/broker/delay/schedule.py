@@ -17,6 +17,7 @@ from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.errors import MessageInvalid, StoreCorrupted
 from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX, LEVELS, parse_levels
+from mq.store.directory.settings import LOST
 from mq.store.index.find_records import is_delivery, stored
 from mq.store.log.reappend import Copies, Copy, Turn, changed
 from mq.store.queue.reader import Reader
@@ -56,6 +57,9 @@ class Schedule:
         self.copies = Copies(store)
         self._deliveries = Copies(store, of_duties=True)
         self._store = store
+        settings = store.settings
+        # Nobody knows by which levels messages were put aside.
+        self._is_lost = settings.held == LOST and "message_delay_level" not in settings.options
         self._broker_name = broker_name
         self.reader = Reader(store, broker_name, version, lambda _queue: None)
         self._make_topic = make_topic
@@ -176,6 +180,7 @@ class Schedule:
             more=more,
             code=partial(unit_code, self._store),
             monotonic=monotonic,
+            is_meant=self._is_lost,
         )
         while True:
             # Before anything is looked at: a notification that comes after is not slept through.
@@ -191,7 +196,7 @@ class Schedule:
     def _undelivered(self, last_store_ms: int, level: int) -> tuple[int, int]:
         """The first message of a level whose delivery would have been stored after the last message there is,
         or shortly before, since it may have been late; and by when what there is of the level is due."""
-        is_known = level <= len(self.delays_ms)
+        is_known = level <= len(self.delays_ms) and not self._is_lost
         delay_ms = self.delays_ms[level - 1] if is_known else max(self.delays_ms)
         queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level - 1)
         try:

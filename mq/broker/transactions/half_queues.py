@@ -185,7 +185,7 @@ class HalfTopic:
         return ledger, op_end
 
     def _copies_between(self, ledger: Ledger) -> Iterator[int]:
-        """Copies whose transactions have ended, of which op records tell of the first and the newest alone."""
+        """Copies whose transactions have ended, where op records tell of the first and the newest."""
         for message in self.open_ones(ledger, self.end(self.halves)):
             name = name_of(message)
             if ledger.base <= name < message.queue_offset and not ledger.is_open(name):
