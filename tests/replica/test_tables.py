@@ -4,6 +4,7 @@ and end, and which files are old. It must be of this master, and of now."""
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 import time
@@ -380,3 +381,40 @@ def test_many_topics_are_deleted_while_the_log_grows(
     with mq.open(directory) as promoted:
         assert len(promoted.topics()) == 50
     assert len(list((directory / "consumequeue").iterdir())) == 50
+
+
+def test_a_replica_that_lags_knows_of_no_delivery_that_it_has_not(
+    tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, ready = FollowedLog.append, threading.Event()
+
+    def held_append(log: FollowedLog, at: int, data: bytes | bytearray | memoryview) -> Taken:
+        assert ready.wait(60)
+        return append(log, at, data)
+
+    now: dict[str, Any] = {"message_delay_level": "1ms", "change_settings": True}
+    with open_small(tmp_path / "master", message_delay_level="1h") as broker:
+        topic = broker.create_topic("orders", 1)
+        topic.send(b"waits", delay_level=1)
+        end = broker.replication.log_range[1]
+        with served(broker) as server, follow(server, directory) as replica:
+            in_step(replica, broker, syncs)
+    monkeypatch.setattr(FollowedLog, "append", held_append)
+
+    def tables() -> list[Any]:
+        names = "delayOffset.json", "consumerOffset.json"
+        return [json.loads((directory / "config" / name).read_text())["offsetTable"] for name in names]
+
+    with open_small(tmp_path / "master", **now) as broker, served(broker) as server:
+        replica = follow(server, directory)
+        consume(broker, "orders")
+        before = syncs[0]
+        eventually(lambda: syncs[0] >= before + ROUNDS, lambda: str(replica.error))
+        assert replica.offset == end
+        assert tables() == [{}, {}]
+        ready.set()
+        eventually(lambda: all(tables()), lambda: str(tables()))
+        replica.close()
+    with mq.open(directory, **now) as promoted:
+        assert bodies(promoted, "orders") == [b"waits"]
+        assert promoted.group("billing").offsets("orders") != {}

@@ -9,9 +9,11 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.errors import MQError, RemotingError
+from mq.remoting.codec.bodies.consuming import ConsumerOffsets
+from mq.remoting.codec.bodies.settings import DelayOffsets
 from mq.remoting.replica.directory import ReplicaDirectory
 from mq.remoting.replica.follower import Follower
 from mq.remoting.replica.master import Master
@@ -22,6 +24,15 @@ log = logging.getLogger("mq.remoting")
 
 LOOK_INTERVAL = 1.0  # seconds, at the end of the master's log
 TABLES_INTERVAL = 3.0  # RocketMQ: 10 s in 4.9, 60 s in 5.x
+
+
+class _Told(NamedTuple):
+    """How far the master was when its log ended there, or before."""
+
+    stream: object
+    offsets: ConsumerOffsets
+    delays: DelayOffsets
+    end: int
 
 
 class ReplicaThreads:
@@ -42,6 +53,7 @@ class ReplicaThreads:
         self.is_closed = False
         self._master = master
         self._last_end = 0
+        self._told: _Told | None = None
         others = [(LOOK_INTERVAL, self._look), (TABLES_INTERVAL, self._sync_tables)] if master else []
         self.directory: Final = ReplicaDirectory(
             directory, sync=flush == "sync", log_file_size=log_file_size, others=others
@@ -88,20 +100,31 @@ class ReplicaThreads:
         if stream is None:
             return
         end, topics = master.log_range().end, master.topics()
-        offsets, delays, groups = master.consumer_offsets(), master.delay_offsets(), master.groups()
+        groups = master.groups()
+        told = _Told(stream, master.consumer_offsets(), master.delay_offsets(), master.log_range().end)
         tables = self.directory.tables
         # Another one may have answered, that came up in its place.
         if follower.stream is not stream:
             return
         tables.put_topics(topics, end if self.end >= end else None)
-        tables.put_offsets(offsets)
-        tables.put_delays(delays)
         tables.put_groups(groups)
+        self._put_progress(told)
         queue_ends = self._queue_ends(master, tables.without_ends(topics))
         # They count once the log has all that the queues had then.
         if queue_ends and self.end >= master.log_range().end and follower.stream is stream:
             for topic, ends in queue_ends.items():
                 tables.put_ends(topic, ends)
+
+    def _put_progress(self, newest: _Told) -> None:
+        """Store how far the master was, once the log has all that this tells of. A replica that lags behind
+        takes over what it was told before."""
+        before, self._told = self._told, None
+        for told in filter(None, (before, newest)):
+            if told.stream is newest.stream and self.end >= told.end:
+                self.directory.tables.put_offsets(told.offsets)
+                self.directory.tables.put_delays(told.delays)
+            elif told.stream is newest.stream and self._told is None:
+                self._told = told
 
     def _queue_ends(self, master: Master, topics: Sequence[str]) -> dict[str, dict[int, int]]:
         """The ends of the queues of topics; of one that the master does not tell, none."""
