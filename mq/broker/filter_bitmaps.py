@@ -6,7 +6,9 @@ the log.
 
 On disk: config/consumerFilter.json, as RocketMQ has it, with one member of ours for each filter: bits of
 messages that begin before the log offset mqBornLogOffset know nothing of it. Without that member, as a
-broker leaves it, the filter is born anew.
+broker leaves it, the filter is born anew. One more, mqFiltersVersion, is the control file's epoch and the
+version of the set that the file holds. With any other one the file is an older copy, or another store's, and
+all its filters are born anew: later messages have bits of other filters.
 
 A filter is in the file before the version of the set grows, under the append lock; bits are stored only if
 that version, seen before they were computed, still is the right one then. So every message from where the
@@ -35,11 +37,13 @@ from mq.store.queue.extensions import Marks
 from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.queue.reader import Reader
 from mq.store.shared.lock_guards import file_lock, thread_locks
+from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
 
 __all__ = ["ConsumerFilters"]
 
 BORN_MEMBER = "mqBornLogOffset"
+VERSION_MEMBER = "mqFiltersVersion"
 # Properties that a message gets when it is stored, after the bits are computed.
 ADDED_LATER = ("UNIQ_KEY", "__CRC32#")
 BLOOM = BloomFilter.of()
@@ -159,7 +163,7 @@ class ConsumerFilters:
                 }
                 self._save(table)
                 one[BORN_MEMBER] = filters_changed(self._store)
-                self._save(table)
+                self._save(table)  # as that of the new version
             return Marks(positions, BLOOM.bit_count // 8, int(one[BORN_MEMBER]))
 
     def forget(self, group: str) -> None:
@@ -173,18 +177,20 @@ class ConsumerFilters:
                     of_topic.pop(group, None)
                 self._save(table)
                 filters_changed(self._store)
+                self._save(table)  # as that of the new version
 
     def _load(self) -> dict[str, dict[str, Any]]:
-        """By topic and group. A file that is damaged costs bits and nothing else."""
+        """By topic and group. A file that is damaged, or of another set, costs bits and nothing else."""
         try:
-            table = json.loads(self._path.read_bytes().decode())["filterDataByTopic"]
+            content = json.loads(self._path.read_bytes().decode())
+            unknown = set() if content.get(VERSION_MEMBER) == self._stamp() else {BORN_MEMBER}
             found = {
                 str(topic): {
-                    str(group): dict(one)
+                    str(group): {name: value for name, value in one.items() if name not in unknown}
                     for group, one in of_topic["groupFilterData"].items()
                     if one["expressionType"] == "SQL92"
                 }
-                for topic, of_topic in table.items()
+                for topic, of_topic in content["filterDataByTopic"].items()
             }
         except FileNotFoundError:
             return {}
@@ -193,14 +199,16 @@ class ConsumerFilters:
             return {}
         return {topic: groups for topic, groups in found.items() if groups}
 
+    def _stamp(self) -> list[int]:
+        return [Numbers(self._store).epoch, filters_version(self._store)]
+
     def _save(self, table: dict[str, dict[str, Any]]) -> None:
         topics = {
             topic: {"groupFilterData": dict(sorted(groups.items())), "topic": topic}
             for topic, groups in sorted(table.items())
         }
-        text = json.dumps(
-            {"filterDataByTopic": topics}, indent="\t", separators=(",", ":"), ensure_ascii=False
-        )
+        content = {"filterDataByTopic": topics, VERSION_MEMBER: self._stamp()}
+        text = json.dumps(content, indent="\t", separators=(",", ":"), ensure_ascii=False)
         write_config(self._path, text)
 
     def _changing(self) -> Guard:

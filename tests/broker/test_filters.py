@@ -257,6 +257,54 @@ def test_a_filter_that_a_broker_left_is_born_here(broker: LocalBroker) -> None:
     assert filters.marks("group", "A", SQL).since == log_end(broker)
 
 
+@pytest.mark.parametrize("between", ["another expression", "deleted"])
+def test_an_older_file_hides_nothing(directory: Path, between: str) -> None:
+    """What was sent since has no bits of the filter that it knows, or those of another expression."""
+    path = directory / "config" / "consumerFilter.json"
+    with mq.open(directory, **OPTIONS) as broker:
+        broker.create_topic("A", 1)
+        for group in ("other", "group"):
+            filters_of(broker).marks(group, "A", SQL)
+    older = path.read_bytes()
+    with mq.open(directory, **OPTIONS) as broker:
+        if between == "deleted":
+            filters_of(broker).forget("group")
+        else:
+            filters_of(broker).marks("group", "A", "number < 10")
+        send(broker, 1, 20)
+    path.write_bytes(older)
+    with mq.open(directory, **OPTIONS) as broker, mq.PullConsumer(broker, "group") as consumer:
+        send(broker, 30)
+        consumer.subscribe("A", sql=SQL)
+        assert consume(consumer, 2) == [b"20", b"30"]
+
+
+def test_a_file_of_another_store_hides_nothing(directory: Path, tmp_path: Path) -> None:
+    with mq.open(tmp_path / "other", **OPTIONS) as broker:
+        broker.create_topic("A", 1)
+        filters_of(broker).marks("group", "A", SQL)
+    with mq.open(directory, **OPTIONS) as broker:
+        broker.create_topic("A", 1)
+        filters_of(broker).marks("other", "A", SQL)
+        send(broker, 20)
+    names = [path / "config" / "consumerFilter.json" for path in (tmp_path / "other", directory)]
+    names[1].write_bytes(names[0].read_bytes())
+    with mq.open(directory, **OPTIONS) as broker, mq.PullConsumer(broker, "group") as consumer:
+        consumer.subscribe("A", sql=SQL)
+        assert consume(consumer, 1) == [b"20"]
+
+
+def test_a_filter_is_the_same_after_the_store_was_closed(directory: Path) -> None:
+    with mq.open(directory, **OPTIONS) as broker:
+        broker.create_topic("A", 1)
+        marks = filters_of(broker).marks("group", "A", SQL)
+        filters_of(broker).marks("other", "A", SQL)
+        filters_of(broker).forget("other")
+        send(broker, 1)
+    with mq.open(directory, **OPTIONS) as broker:
+        assert filters_of(broker).marks("group", "A", SQL) == marks
+
+
 def test_a_push_consumer_gets_all_that_it_wants(broker: LocalBroker) -> None:
     got: queue.Queue[bytes] = queue.Queue()
     ConsumerFilters(store_of(broker)).marks("group", "A", SQL)
