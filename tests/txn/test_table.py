@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from mq.broker.transactions.checker import TransactionChecker
 from mq.store.native import lib
 from mq.store.transactions import table as transactions
 from mq.store.transactions.table import HEADER_SIZE, SIZE, Entry
+from tests.support.processes.children import Child, Died, say
 
 COMMIT, ROLLBACK, UNKNOWN = (
     mq.TransactionState.COMMIT,
@@ -178,6 +181,23 @@ def flip_entries(path: Path) -> None:
     path.write_bytes(content)
 
 
+def place_in(line: str) -> Place:
+    log_offset, queue_offset = map(int, line.split())
+    return log_offset, queue_offset
+
+
+def end_and_die(root: str) -> None:
+    broker = mq.open(root, duties=False)
+    places = begin(broker, 3)
+    path = broker.path / "mq" / "transactions"
+    path.with_name("older").write_bytes(path.read_bytes())
+    end(broker, places[0], COMMIT)
+    end(broker, places[1], ROLLBACK)
+    for place in places:
+        say("{} {}".format(*place))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 DAMAGE: list[Callable[[Path], None]] = [Path.unlink, cut, lengthen, fill_with_noise, flip_entries]
 
 
@@ -223,6 +243,50 @@ class TestDamage:
             wanted = [*range(10), *range(20, 30)]
             assert stored(broker) == [str(number).encode() for number in wanted]
             assert broker.transactions.undecided() == []
+
+    def test_an_older_copy_knows_of_no_later_end(self, directory: Path) -> None:
+        path = directory / "mq" / "transactions"
+        with mq.open(directory) as broker:
+            places = begin(broker, 2)
+            older = path.read_bytes()
+            end(broker, places[0], COMMIT)
+            end(broker, places[1], ROLLBACK)
+        path.write_bytes(older)
+        with mq.open(directory) as broker:
+            assert broker.transactions.undecided() == []
+            end(broker, places[0], COMMIT)
+            with pytest.raises(mq.NotPermitted, match="ROLLBACK"):
+                end(broker, places[1], COMMIT)
+            assert stored(broker) == [b"0"]
+
+    @pytest.mark.parametrize("is_older", [False, True])
+    def test_after_a_kill_what_has_ended_has_ended(self, directory: Path, is_older: bool) -> None:
+        """No op record tells of it yet. An older copy knows of no rollback, which is nowhere else then."""
+        path = directory / "mq" / "transactions"
+        with Child(end_and_die, str(directory)) as child:
+            places = [place_in(child.hear()) for _ in range(3)]
+            with pytest.raises(Died):
+                child.result()
+        if is_older:
+            path.write_bytes(path.with_name("older").read_bytes())
+        with mq.open(directory, duties=False) as broker:
+            end(broker, places[0], COMMIT)
+            with pytest.raises(mq.NotPermitted, match="COMMIT"):
+                end(broker, places[0], ROLLBACK)
+            if not is_older:
+                with pytest.raises(mq.NotPermitted, match="ROLLBACK"):
+                    end(broker, places[1], COMMIT)
+            end(broker, places[2], COMMIT)
+            assert stored(broker) == [b"0", b"2"]
+
+    def test_a_process_that_comes_along_changes_nothing(self, directory: Path) -> None:
+        with mq.open(directory) as broker:
+            places = begin(broker, 2)
+            table = broker.transactions.table()
+            assert table.claim(places[1][1]) is None
+            states = [table.state(place[1]) for place in places]
+            with mq.open(directory) as other:
+                assert [other.transactions.table().state(place[1]) for place in places] == states
 
     def test_another_control_file_makes_another_table(self, directory: Path) -> None:
         with mq.open(directory) as broker:

@@ -6,6 +6,7 @@ The next one ends it, once, even if another producer began it and died.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,15 @@ def fail_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_next_end_ends_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch, left: str, is_stored: bool
 ) -> None:
-    with mq.open(directory, transaction_check_interval=3600.0) as broker:
-        broker.create_topic("orders", 1)
-        place = prepared(broker, mq.Message("orders", b"one"))
-    if left == "absent":
-        (directory / "mq" / "transactions").unlink()
-    with mq.open(directory, transaction_check_interval=3600.0) as broker:
+    options: dict[str, Any] = {"transaction_check_interval": 3600.0}
+    with ExitStack() as stack:
+        first = stack.enter_context(mq.open(directory, **options))
+        first.create_topic("orders", 1)
+        place = prepared(first, mq.Message("orders", b"one"))
+        if left == "absent":
+            stack.close()
+            (directory / "mq" / "transactions").unlink()
+        broker = stack.enter_context(mq.open(directory, **options))
         transactions, (half,) = broker.transactions, records(broker, HALF_TOPIC)
         if is_stored:
             orders = queue_number(broker, mq.MessageQueue("orders", "mq", 0))

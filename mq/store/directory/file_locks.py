@@ -24,8 +24,8 @@ __all__ = ["byte_owner", "lock_byte", "open_own_file", "unlock_byte"]
 FLOCK = struct.Struct("@hhqqi4x")
 
 
-def _flock(kind: int, byte: int) -> bytes:
-    return FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
+def _flock(kind: int, byte: int, count: int = 1) -> bytes:
+    return FLOCK.pack(kind, os.SEEK_SET, byte, count, 0)
 
 
 def open_own_file(path: Path) -> int:
@@ -60,8 +60,9 @@ def unlock_byte(fd: int, byte: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, byte))
 
 
-def byte_owner(fd: int, byte: int) -> int | None:
-    """The process that keeps this file from locking the byte exclusively: a pid, -1 if unknown, None if
-    nobody."""
-    kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, byte)))
+def byte_owner(fd: int, byte: int, count: int = 1) -> int | None:
+    """The process that keeps this file from locking these bytes exclusively (count 0: all from there on): a
+    pid, -1 if unknown, None if nobody."""
+    request = _flock(fcntl.F_WRLCK, byte, count)
+    kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
     return None if kind == fcntl.F_UNLCK else pid

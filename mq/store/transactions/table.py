@@ -25,7 +25,9 @@ A broker's token is a number whose byte of the file it has locked, from TOKEN_BY
 ended by a token nobody locks has lost the process that did it. Byte 0 is locked while the table is made, byte
 1 while a transaction without an entry is ended.
 
-Nothing in it is needed after a reboot, or when a RocketMQ broker was here: it is emptied then.
+Nothing in it is needed after a reboot, or when a RocketMQ broker was here: it is emptied then. The file may
+also be an older copy, put back while nobody used it: who opens it alone believes of it which transactions had
+ended, and nothing of the others.
 """
 
 from __future__ import annotations
@@ -112,7 +114,6 @@ class TransactionTable:
             )
             self.event = Futex(header, lib.MQ_TRANSACTIONS_EVENT_AT)
             self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
-            self._token = self._sign()
         except BaseException:
             self._close_files()
             raise
@@ -139,6 +140,9 @@ class TransactionTable:
             check(result, str(path))
             # Unmapped when its last user lets go: a call in another thread, for instance.
             self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
+            if byte_owner(self._fd, TOKEN_BYTES, 0) is None:
+                lib.mq_transactions_keep_ended(self.handle)
+            self._token = self._sign()  # Before the next one looks whether it is alone.
         return mmap.mmap(self._asking, HEADER_SIZE)
 
     def _locked(self, byte: int) -> Guard:

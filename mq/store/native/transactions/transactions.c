@@ -192,6 +192,20 @@ void mq_transaction_copy_ended(mq_transactions *table, int64_t queue_offset) {
         count_unwritten(table, queue_offset);
 }
 
+void mq_transactions_keep_ended(mq_transactions *table) {
+    int64_t unwritten = 0;
+    if (!atomic_load(&table->words[MQ_TRANSACTIONS_READY])) return;
+    for (int64_t i = 0; i < MQ_TRANSACTION_COUNT; i++) {
+        uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_relaxed);
+        if (!entry) continue;
+        int state = state_of(entry);
+        if (state == MQ_TRANSACTION_PENDING || state == MQ_TRANSACTION_ENDING || !is_sound(entry))
+            atomic_store_explicit(&table->entries[i], 0, memory_order_relaxed);
+        else if (state & MQ_TRANSACTION_UNWRITTEN) unwritten++;
+    }
+    atomic_store(&table->words[MQ_TRANSACTIONS_UNWRITTEN], unwritten);
+}
+
 int mq_transaction_unwritten(mq_transactions *table, int64_t *offsets, int offset_max) {
     if (!atomic_load_explicit(&table->words[MQ_TRANSACTIONS_READY], memory_order_acquire)) return 0;
     int64_t counted = atomic_load(&table->words[MQ_TRANSACTIONS_UNWRITTEN]);

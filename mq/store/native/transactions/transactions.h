@@ -63,6 +63,9 @@ typedef struct {
 int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t timeout_ms,
                          mq_transactions **table);
 void mq_transactions_close(mq_transactions *table);
+/* For a caller that nobody else uses the table beside: keep the entries of transactions that have ended, which
+ * is true for good, and no others. The file may be an older copy, in which a later end is missing. */
+void mq_transactions_keep_ended(mq_transactions *table);
 /* How this process signs: 1 to MQ_TRANSACTION_TOKEN_MAX. */
 void mq_transactions_sign(mq_transactions *table, int32_t token);
 /* The number of the queue of op records: a process that needs the place of an entry that no op record tells
