@@ -19,10 +19,11 @@ from mq.broker.once.append_once import Dedup
 from mq.store.dedup import table as dedup_table
 from mq.store.dedup.table import LEFT, SentKeys, digest_of
 from mq.store.queue import reader
+from tests.dedup import dedup_actors
 from tests.dedup.dedup_actors import SMALL, held, order
 from tests.support.arrivals import wait_for
 from tests.support.insides import dedup_append, log_end, set_dedup_clock, store_of
-from tests.support.processes.children import call
+from tests.support.processes.children import Died, call
 from tests.support.store.small_store import FOR_EVER_MS, expire_at, open_small
 
 WINDOW = 3600.0
@@ -134,6 +135,56 @@ def test_a_table_of_another_boot_is_not_believed(
         assert asked == ["key-1"]
         producer.send(order(b"one"), dedup_key="key-1")
         assert asked == ["key-1"], "what the index said is known from then on"
+
+
+def test_an_older_table_is_not_believed(directory: Path) -> None:
+    path = directory / "mq" / "dedup"
+    copies = []
+    for number in range(3):
+        with mq.open(directory, **SMALL) as broker:
+            broker.create_topic("orders", 1)
+            producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}")
+            copies.append(path.read_bytes())
+            producer_of(broker).send(order(b"one"), dedup_key=f"later-{number}")
+        copies.append(path.read_bytes())
+    for copy in copies[:-1]:
+        path.write_bytes(copy)
+        with mq.open(directory, **SMALL) as broker:
+            for number in range(3):
+                producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}")
+                producer_of(broker).send(order(b"one"), dedup_key=f"later-{number}")
+            assert count_of(broker) == 6
+
+
+def test_nor_is_one_after_a_kill(directory: Path) -> None:
+    with pytest.raises(Died):
+        call(dedup_actors.send_and_die, str(directory))
+    path = directory / "mq" / "dedup"
+    path.write_bytes(path.with_name("older").read_bytes())
+    with mq.open(directory) as broker:
+        for key in ("first", "second"):
+            producer_of(broker).send(order(b"one"), dedup_key=key)
+        assert count_of(broker) == 2
+
+
+def test_a_table_that_was_closed_is_believed(directory: Path, asked: list[str]) -> None:
+    """Whatever was opened and closed meanwhile, and in whatever order."""
+    with mq.open(directory, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        producer_of(broker).send(order(b"one"), dedup_key="key-0")
+        with mq.open(directory, **SMALL) as other:
+            producer_of(other).send(order(b"one"), dedup_key="key-1")
+            broker.close()
+            producer_of(other).send(order(b"one"), dedup_key="key-2")
+            with mq.open(directory, **SMALL) as third:
+                producer_of(third).send(order(b"one"), dedup_key="key-3")
+    with mq.open(directory, **SMALL) as broker:  # Sends under no key.
+        mq.Producer(broker).send(order(b"two"))
+    with mq.open(directory, **SMALL) as broker:
+        for number in range(5):
+            producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}")
+        assert count_of(broker) == 6
+    assert asked == []
 
 
 def test_an_index_that_is_built_again_has_the_keys(directory: Path) -> None:

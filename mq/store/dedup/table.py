@@ -1,7 +1,8 @@
 """The table of what was sent under a key: mq/dedup, made and believed here, looked into in C.
 
 Its layout and its rules are in mq/store/native/dedup/dedup_table.h. Here is who may believe it: a process
-that goes by the same control file, in the same boot of the machine.
+that goes by the same control file, in the same boot of the machine, if it is the file that others are using,
+or that the last of them closed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,7 +20,7 @@ import xxhash
 
 from mq.errors import MQError, RequestTimeout, StoreLocked
 from mq.fastpath import Guard, bind_keyed, bucket_guard
-from mq.store.directory.file_locks import open_own_file
+from mq.store.directory.file_locks import byte_owner, open_own_file, unlock_byte
 from mq.store.directory.layouts import LAYOUTS
 from mq.store.index.find_records import EVERYWHERE
 from mq.store.index.index import IndexFile
@@ -45,6 +47,7 @@ __all__ = [
 
 STAMP = b"mqdedup%d" % LAYOUTS["mq/dedup"]
 HEADER = struct.Struct("=8sq16sqqqQ")
+TURN = struct.Struct("=q")
 BUCKETS_AT: int = lib.MQ_DEDUP_BUCKETS_AT
 BUCKET_SIZE: int = lib.MQ_DEDUP_BUCKET_SIZE
 BUCKET_COUNT = 1 << 14
@@ -53,7 +56,8 @@ CHECK_SIZE = 8  # in front of a bucket, and behind the header
 CLAIMED: int = lib.MQ_DEDUP_CLAIMED
 NEW, KNOWN, LEFT = lib.MQ_DEDUP_NEW, lib.MQ_DEDUP_KNOWN, lib.MQ_DEDUP_LEFT
 EVER = 1 << 62  # of a doubt: nothing that is missing here was not sent
-MAKING_BYTE, MAKING_TIMEOUT = 0, 10.0
+MAKING_BYTE, MAKING_TIMEOUT, LEAVING_TIMEOUT = 0, 10.0, 1.0
+OWNER_BYTES = 1 << 62  # from here on: see OWNERS_AT in mq/store/native/dedup/dedup_table.c
 assert HEADER.size == lib.MQ_DEDUP_HEADER_SIZE
 bind_keyed(int(ffi.cast("uintptr_t", ffi.addressof(lib, "mq_dedup_append"))))
 
@@ -130,6 +134,8 @@ class SentKeys:
         # Before it is opened: an interrupt may come between the return of the call and the next instruction.
         self._opened = ffi.gc(ffi.new("mq_dedup **"), lib.mq_dedup_free)
         self.kept: list[Any] = [self._opened]
+        assert store.control is not None
+        self._turn = store.control.word(lib.MQ_DEDUP_TURN)  # The store may be closed before this is.
         self._learning = threading.Lock()
         self._known_files: list[IndexFile] | None = None
         store.detach_with(self._forked)
@@ -143,8 +149,10 @@ class SentKeys:
                     if count is None:
                         count = bucket_count
                         self._make(count)
-                opened = lib.mq_dedup_open(bytes(self.path), self._fd, count, self._opened)
-                check(opened, str(self.path))
+                    self._take_turn()
+                    # It has its number before the next one looks who uses the file.
+                    opened = lib.mq_dedup_open(bytes(self.path), self._fd, count, self._opened)
+                    check(opened, str(self.path))
             except BaseException:
                 self.close()
                 raise
@@ -161,9 +169,32 @@ class SentKeys:
             return None
         if epoch != Numbers(self._store).epoch or boot != boot_id():
             return None
-        if os.fstat(self._fd).st_size < size_of(count):
+        if os.fstat(self._fd).st_size < size_of(count) or not self._is_in_turn():
             return None
         return int(count)
+
+    def _is_in_turn(self) -> bool:
+        """Whether the file is the one that others are using, or that the last one to use it closed; not an
+        older copy, nor one whose users were killed, in which the last keys may be missing."""
+        turn = self._turn[0]
+        wanted = turn if byte_owner(self._fd, OWNER_BYTES, 0) is None else -turn
+        return turn > 0 and os.pread(self._fd, TURN.size, HEADER.size) == TURN.pack(wanted)
+
+    def _take_turn(self) -> None:
+        assert self._store.control is not None
+        turn = self._store.control.add(lib.MQ_DEDUP_TURN) + 1
+        os.pwrite(self._fd, TURN.pack(-turn), HEADER.size)
+
+    def _leave(self, fd: int) -> None:
+        """Have the next one believe the file, if nobody else is using it. One that does not get there in time
+        leaves it as a killed one does."""
+        with suppress(MQError, OSError):
+            busy = partial(locked_by_others, self.path, "making it", time.monotonic())
+            with byte_lock(fd, MAKING_BYTE, LEAVING_TIMEOUT, busy):
+                unlock_byte(fd, OWNER_BYTES, 0)
+                turn, is_last = self._turn[0], byte_owner(fd, OWNER_BYTES, 0) is None
+                if is_last and os.pread(fd, TURN.size, HEADER.size) == TURN.pack(-turn):
+                    os.pwrite(fd, TURN.pack(turn), HEADER.size)
 
     def _make(self, count: int) -> None:
         """Where others have it mapped, they go on with what is written here, and with the locks that they
@@ -253,5 +284,7 @@ class SentKeys:
         if self._opened[0]:
             lib.mq_dedup_close(self._opened[0])
             self.kept[:] = [self._opened]
+            if fd >= 0:
+                self._leave(fd)
         if fd >= 0:
             self._store.closed_here(fd)

@@ -56,8 +56,9 @@ def lock_byte(fd: int, byte: int, *, shared: bool = False, timeout: float | None
             return True
 
 
-def unlock_byte(fd: int, byte: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, byte))
+def unlock_byte(fd: int, byte: int, count: int = 1) -> None:
+    """Let go of these bytes; count 0: of all from there on."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, byte, count))
 
 
 def byte_owner(fd: int, byte: int, count: int = 1) -> int | None:

@@ -70,7 +70,8 @@ enum {
     MQ_DUTIES_HOLDER = 31,
     MQ_RESERVED_END = 32,    /* the file system has blocks up to here, or to allocated_end if that is more */
     MQ_RESERVE_RETURNS = 33, /* how often blocks were given back: what was found before does not count */
-    MQ_WORD_COUNT = 34,
+    MQ_DEDUP_TURN = 34,      /* raised whenever a process opens mq/dedup, which says so too */
+    MQ_WORD_COUNT = 35,
 
     /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_TIMEOUT_MS = 10000,

@@ -13,6 +13,12 @@
  *         48     8  since_end    where the log ended then: what came after it is known here. Beyond all
  *                                records where a transaction that had begun before may store a message later
  *         56     8  check        XXH3 of the words before
+ *         64     8  turn         of the last process that opened it, as the control file has it
+ *                                (MQ_DEDUP_TURN); negative while one uses it
+ *
+ * An older copy lacks keys that were sent since, and looks like any other file. So whoever opens it believes
+ * it only if its turn is the control file's, negative if and only if others are using it right now. Otherwise
+ * keys may have been sent that it does not have, or all that used it were killed: it is made anew.
  *
  * From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose its bucket:
  *
@@ -48,8 +54,8 @@
  * safe to lose any bucket, or the file.
  */
 enum {
-    MQ_DEDUP_LAYOUT = 3, /* raised when a field moves */
-    MQ_DEDUP_HEADER_SIZE = 64,
+    MQ_DEDUP_LAYOUT = 4,       /* raised when a field moves */
+    MQ_DEDUP_HEADER_SIZE = 64, /* without the turn */
     MQ_DEDUP_BUCKETS_AT = 4096,
     MQ_DEDUP_BUCKET_SIZE = 256,
     MQ_DEDUP_LOCK_SIZE = 8,

@@ -63,8 +63,8 @@ typedef struct {
 int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t timeout_ms,
                          mq_transactions **table);
 void mq_transactions_close(mq_transactions *table);
-/* For a caller that nobody else uses the table beside: keep the entries of transactions that have ended, which
- * is true for good, and no others. The file may be an older copy, in which a later end is missing. */
+/* For a caller that is alone with the table: keep the entries of transactions that have ended, which is true
+ * for good, and no others. The file may be an older copy, in which a later end is missing. */
 void mq_transactions_keep_ended(mq_transactions *table);
 /* How this process signs: 1 to MQ_TRANSACTION_TOKEN_MAX. */
 void mq_transactions_sign(mq_transactions *table, int32_t token);
