@@ -6,6 +6,7 @@ broker leaves them. Nothing of mq/ is believed in them.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -364,6 +365,33 @@ def test_sizes_other_than_the_files_have_are_refused(broker: LocalBroker, direct
     )
     with open_small(directory) as after:
         assert contents(after) == want
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("commitlog_file_size", 2 * LOG_FILE_SIZE), ("queue_file_units", 2 * QUEUE_FILE_UNITS)],
+)
+def test_sizes_of_another_store_do_not_count(
+    directory: Path, name: str, value: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = directory / "mq" / "geometry.json"
+    with open_small(directory) as broker:
+        fill(broker, "A", 30)
+        want: Contents = contents(broker)
+    ours = path.read_text()
+    sizes = {**json.loads(ours), name: value, "index_slot_count": 1}
+    path.write_text(json.dumps(sizes))
+    with mq.open(directory) as broker:
+        assert contents(broker) == want
+    assert "mq/geometry.json is not of this store" in caplog.text
+    assert path.read_text() == ours
+    path.write_text(json.dumps(sizes))
+    (directory / "mq" / "control").unlink()  # Without it nobody knows which of the two is right.
+    with pytest.raises(mq.StoreCorrupted, match=r"mq/geometry\.json is another store's, delete that"):
+        mq.open(directory)
+    path.unlink()
+    with open_small(directory) as broker:
+        assert contents(broker) == want
 
 
 def test_a_missing_file_inside_the_log_is_named_and_what_is_around_it_stays(

@@ -4,7 +4,8 @@ Kept in mq/geometry.json, which can be rebuilt: mq/control says the same, and th
 most of them; RocketMQ's own sizes are the defaults. An index file's length does not tell slots from units,
 so a directory made by a broker with other index sizes and without our files asks the user once.
 
-A file of another length than the others is damaged, and says nothing.
+A file of another length than the others is damaged, and says nothing. Where mq/control and the files say the
+same, mq/geometry.json does not count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from logging import getLogger
 from pathlib import Path
 
 from mq.errors import ConfigMismatch, StoreCorrupted
@@ -24,6 +26,8 @@ from mq.store.queue.consumequeue import queue_directories
 from mq.store.shared.control import Control
 
 __all__ = ["FileSizes", "agree"]
+
+log = getLogger("mq.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,39 +120,65 @@ def _agreed(sizes: Iterable[int | None], unit: int, said: int | None, vouched: i
     return max(counts, key=lambda size: counts[size]) if counts else None
 
 
-def _stored(root: Path) -> dict[str, int]:
-    """What the directory says of itself, as far as it does."""
-    found: dict[str, int] = {}
-    path = root / "mq" / "geometry.json"
+def _said(root: Path) -> dict[str, int] | None:
+    """What mq/geometry.json says, if it can be."""
     try:
-        table = json.loads(path.read_text())
+        table = json.loads((root / "mq" / "geometry.json").read_text())
         found = {field.name: int(table[field.name]) for field in fields(FileSizes) if field.name in table}
         validated(dict(found))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError):
-        found = _shared_sizes(root)  # Ours, and derived: what cannot be read is read off other files.
-    said = dict(found)
-    segments = segment_files(root / "commitlog")
-    link = next((file for file in segments if file.is_symlink()), None)
-    if link is not None:
-        raise StoreCorrupted(
-            f"{link} is a symbolic link: put the file itself there, or make commitlog/ as a whole a link",
-            path=str(link),
-        )
-    vouched = _shared_sizes(root)
+        return None
+    return found
+
+
+def _told(root: Path, said: dict[str, int], vouched: dict[str, int]) -> dict[str, int]:
+    """What is said, but for what the lengths of files tell otherwise."""
+    found = dict(said)
     for name, sizes, unit in (
-        ("commitlog_file_size", map(size_of, segments), 1),
+        ("commitlog_file_size", map(size_of, segment_files(root / "commitlog")), 1),
         ("queue_file_units", _sizes(root, "consumequeue"), int(lib.MQ_UNIT_SIZE)),
         ("consume_queue_ext_file_size", _sizes(root, "consumequeue_ext"), 1),
     ):
         if (value := _agreed(sizes, unit, said.get(name), vouched.get(name))) is not None:
             found[name] = value
+    return found
+
+
+def _stored(root: Path) -> dict[str, int]:
+    """What the directory says of itself, as far as it does."""
+    link = next((file for file in segment_files(root / "commitlog") if file.is_symlink()), None)
+    if link is not None:
+        raise StoreCorrupted(
+            f"{link} is a symbolic link: put the file itself there, or make commitlog/ as a whole a link",
+            path=str(link),
+        )
+    vouched, said = _shared_sizes(root), _said(root)
+    if said is None:
+        said = vouched  # Ours, and derived: what cannot be read is read off other files.
+    found = _told(root, said, vouched)
+    wrong = [name for name, value in found.items() if said.get(name, value) != value]
+    if wrong and all(found[name] == vouched.get(name) for name in wrong):
+        # Two witnesses against one.
+        log.warning(
+            "%s/mq/geometry.json is not of this store: it says %s=%s, and mq/control and the files say %s."
+            " The sizes that mq/control has count",
+            root, wrong[0], f"{said[wrong[0]]:,}", f"{found[wrong[0]]:,}",
+        )  # fmt: skip
+        said = vouched
+        found = _told(root, said, vouched)
     for name, value in found.items():
         low, high = BOUNDS[name]
-        if said.get(name, value) != value or not low <= value <= high:
-            expected = f"{said[name]:,} when they were made" if name in said else f"from {low:,} to {high:,}"
+        if said.get(name, value) != value:
             raise StoreCorrupted(
-                f"{root}: its files say {name}={value:,}, which must be {expected}: one was cut or stretched;"
-                " put it back, or delete it if it is a queue's or the index's",
+                f"{root}: its files say {name}={value:,}, and mq/geometry.json says {said[name]:,}: if a file"
+                " was cut or stretched, put it back, or delete it if it is a queue's; if mq/geometry.json is"
+                " another store's, delete that",
+                path=str(root),
+            )
+        if not low <= value <= high:
+            raise StoreCorrupted(
+                f"{root}: its files say {name}={value:,}, which must be from {low:,} to {high:,}: one was cut"
+                " or stretched; put it back, or delete it if it is a queue's",
                 path=str(root),
             )
     return found
