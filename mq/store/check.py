@@ -23,7 +23,7 @@ from mq.store.directory.root import is_listed, size_of
 from mq.store.directory.topic_journal import listed_topics
 from mq.store.log.commitlog import is_segment_name, segment_files
 from mq.store.native import check, ffi, lib
-from mq.store.recovery.losses import Loss, kept_losses, lost_messages
+from mq.store.recovery.losses import Loss, is_refuted, kept_losses, lost_messages
 from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
 from mq.uninterrupted import handed_over, uninterrupted
@@ -128,11 +128,12 @@ def _topic_at(store: Store, log_offset: int) -> str:
 
 def _kept(store: Store) -> list[Loss]:
     """What earlier recoveries found to be lost."""
-    assert store.control is not None
-    log_min = store.control.get(lib.MQ_LOG_MIN)
-    losses = kept_losses(store.root, store.live(), log_min)
+    control, log = store.control, store.live()
+    assert control is not None
+    kept = kept_losses(store.root, log, control.get(lib.MQ_LOG_MIN))
+    losses = [loss for loss in kept if not is_refuted(log, control, loss)]
     for loss in losses:
-        loss.messages = list(lost_messages(store.live(), store.control, loss))
+        loss.messages = list(lost_messages(log, control, loss))
     return losses
 
 

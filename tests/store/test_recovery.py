@@ -394,6 +394,18 @@ def test_sizes_of_another_store_do_not_count(
         assert contents(broker) == want
 
 
+@pytest.mark.parametrize("ahead", [0, 10])
+def test_a_part_of_the_log_is_not_lost_because_another_store_s_file_says_so(
+    directory: Path, ahead: int
+) -> None:
+    """It begins with a record, or inside of one."""
+    with open_small(directory) as broker:
+        first = fill(broker, "A", 30)[3] + ahead
+    lost = [{"begin": first, "end": first + LOG_FILE_SIZE, "why": "of another store"}]
+    (directory / "mq" / "losses.json").write_text(json.dumps(lost))
+    assert list(problems(directory)) == []
+
+
 def test_a_missing_file_inside_the_log_is_named_and_what_is_around_it_stays(
     broker: LocalBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

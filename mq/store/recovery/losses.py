@@ -20,7 +20,16 @@ from mq.store.directory.root import sync_names
 from mq.store.native import ffi, lib
 from mq.store.shared.control import Control
 
-__all__ = ["Loss", "keep_losses", "kept_losses", "lost_messages", "merged", "ranges_in", "tell"]
+__all__ = [
+    "Loss",
+    "is_refuted",
+    "keep_losses",
+    "kept_losses",
+    "lost_messages",
+    "merged",
+    "ranges_in",
+    "tell",
+]
 
 QUEUES_NAMED = 20
 LOSSES_MAX = 1000
@@ -74,6 +83,21 @@ def _is_whole(log: Any, log_offset: int) -> bool:
     walk = ffi.new("mq_walk *")
     code = lib.mq_log_walk(log, log_offset, log_offset + 1, 0, -1, walk)
     return bool(code == 0 and walk.last_offset == log_offset)
+
+
+def is_refuted(log: Any, control: Control, loss: Loss) -> bool:
+    """Whether units point into this part of the log, and each to a whole record: another store's file says
+    that it is lost. One that is lost in truth has a unit that points to no record, or none is left."""
+    place, size, code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
+    is_there = False
+    for number, _, _ in control.queues():
+        for at in range(
+            _first_unit(log, control, number, loss.begin), _first_unit(log, control, number, loss.end)
+        ):
+            if lib.mq_queue_unit(log, number, at, place, size, code) < 0 or not _is_whole(log, place[0]):
+                return False
+            is_there = True
+    return is_there
 
 
 def keep_losses(root: Path, losses: Iterable[Loss]) -> None:
