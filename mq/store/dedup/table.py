@@ -284,7 +284,9 @@ class SentKeys:
         if self._opened[0]:
             lib.mq_dedup_close(self._opened[0])
             self.kept[:] = [self._opened]
-            if fd >= 0:
-                self._leave(fd)
         if fd >= 0:
-            self._store.closed_here(fd)
+            try:
+                if self._opened[0]:
+                    self._leave(fd)
+            finally:
+                self._store.closed_here(fd)
