@@ -37,9 +37,16 @@ def put_by(through: Callable[[LevelProgress, Put], Put]) -> None:
 
     class Through(DelayOffsets):
         def __init__(
-            self, root: Path, progress: LevelProgress, levels: int, last_store_ms: int = 0, *, put: Put
+            self,
+            root: Path,
+            progress: LevelProgress,
+            levels: int,
+            last_store_ms: int = 0,
+            *,
+            put: Put,
+            **options: Any,
         ) -> None:
-            super().__init__(root, progress, levels, last_store_ms, put=through(progress, put))
+            super().__init__(root, progress, levels, last_store_ms, put=through(progress, put), **options)
 
     vars(schedule)["DelayOffsets"] = Through
 
