@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import mq
@@ -12,6 +13,8 @@ from mq.store.dedup.table import Bucket
 from tests.dedup.dedup_actors import SMALL, order
 
 __all__ = ["handler", "sender", "usual_sender"]
+
+PREPARED_SECONDS = 0.5
 
 
 def _stop() -> None:
@@ -41,6 +44,7 @@ def usual_sender(root: str, key: str, fail: str) -> None:
     with mq.open(root, duties=False, **SMALL) as broker:
         producer = mq.Producer(broker, dedup_window=3600)
         producer.send(order(b"before"), dedup_key="before")
+        time.sleep(PREPARED_SECONDS)  # Else the thread that makes room may be stopped with the log's lock.
         os.environ["MQ_FAIL"] = fail
         producer.send(order(b"of the stopped"), dedup_key=key)
 
