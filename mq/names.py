@@ -65,6 +65,15 @@ def is_system_group(name: str) -> bool:
     return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
+def is_group_name(name: str) -> bool:
+    """Whether a group may have this name, wherever it comes from."""
+    try:
+        check_group(name)
+    except GroupInvalid:
+        return False
+    return True
+
+
 def is_topic_name(name: str) -> bool:
     """Whether a topic may have this name, wherever it comes from."""
     try:

@@ -105,7 +105,7 @@ class LocalBroker(Parts, DirectoryBroker):
         NotPermitted."""
         self._catalog.check_master()
         with suppress(MQError, OSError):  # A full disk, say, of which the deletion may free some.
-            # Who has just begun the topic awaits the next one too.
+            # So a group that has just begun the topic awaits the next one of its name, too.
             uninterrupted(self._groups.save, of=self._store)
         self._catalog.delete(name, self._groups.forget_topic)
 

@@ -311,7 +311,7 @@ class Store:
         check(lib.mq_log_flush_queues(self.live()), str(self.root))
 
     def release_old(self) -> int:
-        """Let go of files that were deleted, here or elsewhere; how many. A thread does so every 10 s."""
+        """Let go of files that were deleted, here or elsewhere; how many. A thread does so within 20 s."""
         return check(lib.mq_log_release(self.live(), self.word(lib.MQ_LOG_MIN)), str(self.root))
 
     def flush(self) -> None:

@@ -16,25 +16,8 @@ from tests.broker.fake_delay_store import bodies
 from tests.support.arrivals import wait_for
 from tests.support.eventually import eventually
 from tests.support.insides import schedule_of
+from tests.support.store.restored import DERIVED, put_log_back
 from tests.support.store.small_store import SMALL
-
-# What docs/files.md has deleted, and all that is allowed to be.
-DERIVED = {
-    "what is derived": ("consumequeue", "index", "mq/control"),
-    "all of mq": ("consumequeue", "index", "mq"),
-}
-
-
-def put_log_back(directory: Path, backup: Path, deleted: tuple[str, ...]) -> None:
-    """Restore the log of a backup, and delete the files that are made of it."""
-    shutil.rmtree(directory / "commitlog")
-    shutil.copytree(backup / "commitlog", directory / "commitlog")
-    for name in deleted:
-        path = directory / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 @pytest.mark.parametrize("deleted", DERIVED.values(), ids=DERIVED)

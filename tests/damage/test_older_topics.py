@@ -68,3 +68,20 @@ def test_a_state_that_a_broker_wrote_twice_is_no_older_copy(directory: Path) -> 
     assert list(problems(directory)) == []
     with open_small(directory) as broker:
         assert len(broker.topic("orders").queues) == 1
+
+
+def test_a_topic_that_is_missing_and_one_with_too_few_queues(directory: Path) -> None:
+    """The one does not keep the other from being seen."""
+    path = directory / "config" / "topics.json"
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 2)
+        older = path.read_bytes()
+        broker.create_topic("orders", 8)
+        fill(broker, "orders", 40, queue_count=8)
+        broker.create_topic("bills", 2)
+        fill(broker, "bills", 2, queue_count=2)
+    path.write_bytes(older)
+    with open_small(directory) as broker:
+        assert len(broker.topic("orders").queues) == 8
+        assert len(broker.topic("bills").queues) == 2
+    assert list(problems(directory)) == []

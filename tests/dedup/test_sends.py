@@ -19,6 +19,7 @@ from mq.broker.once.append_once import Dedup
 from mq.store.dedup import table as dedup_table
 from mq.store.dedup.table import LEFT, SentKeys, digest_of
 from mq.store.queue import reader
+from mq.store.shared.lock_guards import append_lock
 from tests.dedup import dedup_actors
 from tests.dedup.dedup_actors import SMALL, held, order
 from tests.support.arrivals import wait_for
@@ -295,23 +296,26 @@ def test_an_error_frees_the_key_unless_it_may_be_stored(
     assert count_of(broker) == 1
 
 
-@pytest.mark.parametrize(
-    "refused",
-    [
-        pytest.param(order(bytes(5 << 20)), id="too large"),  # by C
-        pytest.param(mq.Message("orders", b"two", delay_ms=1 << 50), id="delayed for too long"),
-    ],
-)
+@pytest.mark.parametrize("is_usual", [True, False])  # The usual send is one call of C.
 def test_a_send_that_fails_leaves_what_a_longer_window_knows(
-    broker: LocalBroker, refused: mq.Message
+    broker: LocalBroker, directory: Path, is_usual: bool
 ) -> None:
-    patient, hasty = producer_of(broker), producer_of(broker, 0.001)
+    patient, hasty = producer_of(broker), producer_of(broker, 0.001, timeout=0.05, retries=0)
     first = patient.send(order(b"one"), dedup_key="key-1")
+    hasty.send(order(b"other"), dedup_key="key-2")  # From the second one on, C sends those with a key.
     time.sleep(0.005)
-    with pytest.raises(mq.MessageInvalid):
-        hasty.send(refused, dedup_key="key-1")
+    if is_usual:
+        with (
+            mq.open(directory, **SMALL) as other,
+            append_lock(store_of(other).log, directory),
+            pytest.raises(mq.StoreLocked),
+        ):
+            hasty.send(order(b"two"), dedup_key="key-1")
+    else:
+        with pytest.raises(mq.MessageInvalid):
+            hasty.send(mq.Message("orders", b"two", delay_ms=1 << 50), dedup_key="key-1")
     assert patient.send(order(b"one"), dedup_key="key-1") == first
-    assert count_of(broker) == 1
+    assert count_of(broker) == 2
 
 
 def test_a_wait_for_another_process_has_a_limit(broker: LocalBroker, directory: Path) -> None:

@@ -117,20 +117,25 @@ def test_no_file_is_deleted_at_the_word_of_a_master_whose_log_was_not_compared(
         assert len(bodies(own, "orders")) == 300
 
 
+def tell_no_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a RocketMQ master, which does not say where a topic begins."""
+    topics = Master.topics
+    monkeypatch.setattr(
+        Master,
+        "topics",
+        lambda master: {
+            name: replace(settings, begin_log_offset=None) for name, settings in topics(master).items()
+        },
+    )
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["by-mq", "by-rocketmq"])
 def test_a_topic_made_anew_has_none_of_the_old_messages_after_a_recovery(
     tmp_path: Path, directory: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
     """A RocketMQ master does not tell where the new one begins: what tells is that it was away meanwhile."""
     if not told:
-        topics = Master.topics
-        monkeypatch.setattr(
-            Master,
-            "topics",
-            lambda master: {
-                name: replace(settings, begin_log_offset=None) for name, settings in topics(master).items()
-            },
-        )
+        tell_no_begins(monkeypatch)
     with open_small(tmp_path / "master") as broker, served(broker) as server:
         replica = follow(server, directory)
         broker.create_topic("orders", 2)
@@ -157,14 +162,8 @@ def test_a_queue_has_none_of_the_old_messages_though_nobody_saw_the_topic_away(
     tmp_path: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What tells after a recovery is that the queue goes on with a later part of the log."""
-    directory, topics = tmp_path / "copy", Master.topics  # verify tells the two topics apart no more
-    monkeypatch.setattr(
-        Master,
-        "topics",
-        lambda master: {
-            name: replace(settings, begin_log_offset=None) for name, settings in topics(master).items()
-        },
-    )
+    directory = tmp_path / "copy"  # verify tells the two topics apart no more
+    tell_no_begins(monkeypatch)
     with open_small(tmp_path / "master") as broker, served(broker) as server:
         fill(broker, "orders", 10)
         fill(broker, "others", 5)

@@ -11,6 +11,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from tests.support.eventually import eventually
+from tests.support.store.restored import DERIVED, put_log_back
 from tests.txn.half_messages import COMMIT, OFTEN, SIZES, answer_all, prepared, records, stored
 
 OPTIONS: dict[str, Any] = {**SIZES, **OFTEN}
@@ -23,11 +24,7 @@ def is_all_done(broker: LocalBroker) -> bool:
     return all(list(offsets(topic).values()) == [len(records(broker, topic))] for topic in (HALVES, OPS))
 
 
-@pytest.mark.parametrize(
-    "deleted",
-    [("consumequeue", "index", "mq/control"), ("consumequeue", "index", "mq")],
-    ids=["derived", "mq"],
-)
+@pytest.mark.parametrize("deleted", DERIVED.values(), ids=DERIVED)
 def test_a_half_message_in_a_log_that_was_restored_is_asked_about(
     tmp_path: Path, directory: Path, deleted: tuple[str, ...]
 ) -> None:
@@ -47,14 +44,7 @@ def test_a_half_message_in_a_log_that_was_restored_is_asked_about(
         assert stored(broker) == [b"ended before", b"undecided"]
         eventually(lambda: len(records(broker, OPS)) > told, lambda: "no op record")
         eventually(lambda: is_all_done(broker), lambda: "not all is handled")
-    shutil.rmtree(directory / "commitlog")
-    shutil.copytree(tmp_path / "backup" / "commitlog", directory / "commitlog")
-    for name in deleted:
-        path = directory / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    put_log_back(directory, tmp_path / "backup", deleted)
     with mq.open(directory, **OPTIONS) as broker:
         assert [each.message.body for each in broker.transactions.undecided()] == [b"undecided"]
         answer_all(broker, COMMIT)

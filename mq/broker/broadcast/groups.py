@@ -23,7 +23,6 @@ from pathlib import Path
 from mq.api.beginning import first_offset
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.offsets import BroadcastOffsets, Source, is_held, older_copy
-from mq.broker.broadcast.slowest import made_at
 from mq.broker.broadcast.text_format import (
     TopicOffsets,
     parse,
@@ -149,7 +148,7 @@ class BroadcastGroups:
 
     def made_at(self, topic: str) -> int | None:
         """Where the log ended when a topic was made; None where nobody said. Raises TopicNotFound."""
-        return made_at(self._catalog, topic)
+        return self._catalog.settings(topic).made_at
 
     def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
         return {

@@ -13,9 +13,8 @@ from mq.api.group import Member
 from mq.broker.broadcast.text_format import TopicOffsets, parse
 from mq.broker.topics.registry import Catalog
 from mq.errors import TopicNotFound
-from mq.store.directory.root import BEGIN_MEMBER
 
-__all__ = ["Slowest", "Topics", "made_at", "topics_read"]
+__all__ = ["Slowest", "Topics", "topics_read"]
 
 Topics = dict[str, Mapping[int, int]]  # topic to queue id to offset
 
@@ -41,7 +40,7 @@ class Slowest:
         for directory in sorted((self._directory / group).glob("*/")):
             for topic, known in _kept(directory).items():
                 try:
-                    is_same = known.is_of(made_at(self._catalog, topic))
+                    is_same = known.is_of(self._catalog.settings(topic).made_at)
                 except TopicNotFound:
                     continue
                 offsets = known.offsets if is_same else {}
@@ -60,12 +59,6 @@ def topics_read(members: Sequence[Member], committed: Topics, slowest: Topics) -
         for topic, offsets in slowest.items():
             found[topic] = _lower(found[topic], offsets) if topic in found else offsets
     return found
-
-
-def made_at(catalog: Catalog, topic: str) -> int | None:
-    """Where the log ended when a topic was made; None where nobody said. Raises TopicNotFound."""
-    begin = catalog.settings(topic).others.get(BEGIN_MEMBER)
-    return begin if type(begin) is int and begin >= 0 else None
 
 
 def _lower(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:

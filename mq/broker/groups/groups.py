@@ -142,8 +142,8 @@ class Groups:
         return kept
 
     def _let_go(self) -> None:
-        """Let go of all but the last files that no member of this broker is in. Whoever has one goes on with
-        it: the next one to ask maps the same file again."""
+        """Forget the oldest files that no member of this broker is in, down to UNUSED_MAX. A caller that has
+        one goes on with it. The next caller maps the same file again."""
         used = {membership.group for membership in list(self._memberships)}
         unused = [group for group in list(self._member_tables) if group not in used]
         for group in unused[:-UNUSED_MAX]:

@@ -151,7 +151,7 @@ class Offsets:
         """The same of one group."""
         known = self.load().get(group, {})
         found = self.current_of(group, numbers, exists)
-        if found is None:  # Nobody has touched it since it was of use: the table is right.
+        if found is None:  # There is no group file to believe: consumerOffset.json has the offsets.
             return _of(known, exists)
         return {**awaited(known), **found}
 

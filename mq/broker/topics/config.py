@@ -69,10 +69,15 @@ class TopicSettings:
         return self.read_queue_count if self.shrink_to is None else self.shrink_to
 
     @property
+    def made_at(self) -> int | None:
+        """Where the log ended when the topic was made; None where nobody said."""
+        begin = self.others.get(BEGIN_MEMBER)
+        return begin if type(begin) is int and begin >= 0 else None
+
+    @property
     def begin_log_offset(self) -> int:
-        """Where the log ended when the topic was made; 0 where nobody said."""
-        begin = self.others.get(BEGIN_MEMBER, 0)
-        return begin if isinstance(begin, int) else 0
+        """The same; 0 where nobody said."""
+        return self.made_at or 0
 
     def to_json(self) -> dict[str, Any]:
         table = {
@@ -282,7 +287,7 @@ class Topics:
         }
         write_config(self.path, json.dumps(table, indent="\t", separators=(",", ":"), ensure_ascii=False))
         self._journal.remove()
-        self._data_version = version
+        self._data_version, self._unread = version, ""
         self._table, self._seen, self._line_count = topics, (_signature(self.path), None), 0
         self._journal_id, self._journal_end = "", 0
 

@@ -70,8 +70,8 @@ class Catalog:
         # another one has seen since.
         self._known: tuple[int, dict[str, TopicSettings]] = -1, {}
         self._shrinking: tuple[int, list[str]] = -1, []  # the same of those that are being shrunk
+        self._adopt_more_queues()  # First: what is found below is saved, and leaves no doubt.
         self._adopt_queues()
-        self._adopt_more_queues()
         if not store.read_only:
             store.at_last_close(self.fold)
 
@@ -264,7 +264,7 @@ class Catalog:
         with self._topics.changing():
             topics = self._topics.load()
             if self._topics.doubts():  # Else another process was faster.
-                self._topics.rewrite({**topics, **wider})
+                self._topics.rewrite({name: wider.get(name, each) for name, each in topics.items()})
                 self._store.topics_changed()
 
     def check_writable(self) -> None:

@@ -85,7 +85,7 @@ class Cluster:
     def _asked(self, topic: str, asking: asyncio.Task[TopicRoute | None]) -> None:
         self._asking.pop(topic, None)
         if not asking.cancelled():
-            asking.exception()  # Those who waited may all have given up: then nobody else looks at it.
+            asking.exception()  # asyncio logs an error that nobody reads, and all callers may have timed out.
 
     def use(self, topic: str) -> None:
         """Keep the topic's route fresh for another 10 minutes. Cheap enough for each send and each pull."""

@@ -21,9 +21,9 @@ from mq.api.broker import Broker
 from mq.api.group import Member, Model, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
-from mq.errors import GroupInvalid, InsufficientResources, MQError, NotPermitted, TopicNotFound
+from mq.errors import InsufficientResources, MQError, NotPermitted, TopicNotFound
 from mq.filter.selection import Selection
-from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group, is_group_name
 from mq.remoting.codec.bodies.heartbeat import (
     INNER_PRODUCER_GROUP,
     ConsumerGroup,
@@ -114,7 +114,9 @@ class RemoteMembers:
         _check_client_id(heartbeat.client_id)
         named = {each.group_name for each in heartbeat.producer_data_set}
         named |= {each.group_name for each in heartbeat.consumer_data_set}
-        named = set(filter(_is_group, named))  # The others are refused below, and nothing is kept of them.
+        named = set(
+            filter(is_group_name, named)
+        )  # The others are refused below, and nothing is kept of them.
         known_groups = self._named.setdefault(connection, set())
         if len(known_groups | named) > GROUPS_MAX:
             raise InsufficientResources(
@@ -349,14 +351,6 @@ def _check_client_id(client_id: str) -> None:
             f"a client id of {len(client_id):,} characters, {client_id[:100]!r}: give at most"
             f" {CLIENT_ID_SIZE_MAX}, all of them printable"
         )
-
-
-def _is_group(name: str) -> bool:
-    try:
-        check_group(name)
-    except GroupInvalid:
-        return False
-    return True
 
 
 def _wanted(data: ConsumerGroup) -> dict[str, Wanted]:

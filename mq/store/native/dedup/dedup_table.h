@@ -16,9 +16,10 @@
  *         64     8  turn         of the last process that opened it, as the control file has it
  *                                (MQ_DEDUP_TURN); negative while one uses it
  *
- * An older copy lacks keys that were sent since, and looks like any other file. So whoever opens it believes
- * it only if its turn is the control file's, negative if and only if others are using it right now. Otherwise
- * keys may have been sent that it does not have, or all that used it were killed: it is made anew.
+ * An older copy lacks the keys that were sent since, and nothing else tells it from the file. So a process
+ * that opens the file compares its turn with the control file's. The turn must be the same one, and negative
+ * if and only if another process uses the file now. Otherwise the process makes the file anew: it is a copy,
+ * or all its users were killed.
  *
  * From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose its bucket:
  *
