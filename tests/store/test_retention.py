@@ -95,10 +95,12 @@ def test_nothing_is_no_file() -> None:
     assert expired([], 0, 0, force_count=3) == 0
 
 
-def test_the_ratio_is_of_what_may_be_used(tmp_path: Path) -> None:
-    used = retention.disk_excess(tmp_path, 0.0)
-    assert used > 0 == retention.disk_excess(tmp_path, 1.0)
-    assert 0 < retention.disk_excess(tmp_path, 1e-9) <= used
+def test_the_ratio_is_of_what_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 blocks of 4 KiB 300 are used, 200 are the administrator's and 500 are anybody's."""
+    blocks = os.statvfs_result((4096, 4096, 1000, 700, 500, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: blocks)
+    excesses = {0.0: 300 * 4096, 0.25: 100 * 4096, 0.3749: 328, 0.375: 0, 0.5: 0, 1.0: 0}
+    assert {ratio: retention.disk_excess(tmp_path, ratio) for ratio in excesses} == excesses
 
 
 def test_files_older_than_the_retention_go(broker: LocalBroker, directory: Path) -> None:
