@@ -234,3 +234,30 @@ def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
         threading.Timer(0.3, goes_on.set).start()  # While the broker is being closed.
     with open_small(directory, duties=False) as broker:
         assert broker.topics() == []
+
+
+def test_topics_that_are_written_while_they_are_doubted_are_no_older_copy(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was read, then it was linked to its .bak, which was read, and then it was replaced."""
+    with open_small(directory, duties=False) as broker:
+        broker.create_topic("orders", 1)
+        broker.create_topic("events", 1)
+        topics = Topics(directory)
+        names = topics.load()
+        backup, samefile = topics.path.with_name("topics.json.bak"), Path.samefile
+        backup.unlink()
+        os.link(topics.path, backup)
+
+        def replaced_first(path: Path, other: Path) -> bool:
+            fresh = path.with_name("topics.json.new")
+            fresh.write_bytes(path.read_bytes())
+            fresh.replace(path)
+            return samefile(path, other)
+
+        assert names
+        assert topics.doubts() == []
+        monkeypatch.setattr(Path, "samefile", replaced_first)
+        assert topics.doubts() == []
+        monkeypatch.undo()
+        assert topics.doubts() != []  # Nobody wrote meanwhile: two files of one version.

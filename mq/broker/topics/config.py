@@ -197,9 +197,12 @@ class Topics:
             is_known = self._backup.exists()  # Else there is no state before, which queues would contradict.
             return [f"{self._unread}: {self._backup}, the state before it, counts"] if is_known else []
         try:
+            seen = _signature(self.path)
             texts = self.path.read_bytes(), self._backup.read_bytes()
             if self.path.samefile(self._backup):
                 return []  # The writer died before it replaced the file.
+            if seen != _signature(self.path):
+                return []  # It has just been written.
         except OSError:
             return []
         counters = [int(found[1]) for text in texts if (found := COUNTER.search(text, 0, COUNTER_WITHIN))]
