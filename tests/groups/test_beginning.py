@@ -14,7 +14,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.store.store import Store
 from tests.support import assigned
+from tests.support.insides import groups_of
 from tests.support.joining import QUEUES, join
 from tests.support.recording_listener import PATIENCE, Heard
 from tests.support.store.peer import Peer
@@ -146,6 +148,60 @@ def test_a_topic_made_anew(directory: Path, run: Run, when: str) -> None:
         filled(broker, b"a", b"b")
         assert broker.group(GROUP).offsets("orders") == {}
         assert run(broker, 2) == [b"a", b"b"]
+
+
+def test_a_topic_that_is_deleted_while_offsets_are_saved(
+    directory: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader does that every 5 s."""
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 1)
+        filled(broker, b"before")
+        assert run(broker) == []
+        usual = Store.delete_queues
+
+        def saves_first(store: Store, topic: str) -> bool:
+            groups_of(broker).save()
+            return usual(store, topic)
+
+        monkeypatch.setattr(Store, "delete_queues", saves_first)
+        remake(broker)
+        filled(broker, b"a", b"b")
+        assert run(broker, 2) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_process_that_dies_while_it_deletes_a_topic(directory: Path, run: Run, step: str) -> None:
+    with open_small(directory) as broker, Peer(directory) as peer:
+        broker.create_topic("orders", 1)
+        filled(broker, b"before")
+        assert run(broker) == []
+        peer.do(
+            "import signal; from mq.store.store import Store\n"
+            "usual = Store.delete_queues\n"
+            "def dies(*given):\n"
+            f"    {step!r} == 'before' or usual(*given)\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+            "Store.delete_queues = dies"
+        )
+        with pytest.raises(EOFError):
+            peer.do("broker.delete_topic('orders')")
+        groups_of(broker).save()
+        broker.create_topic("orders", 1)
+        filled(broker, b"a", b"b")
+        heard = run(broker, 2)
+        assert heard[-2:] == [b"a", b"b"]
+
+
+def test_a_topic_that_may_not_be_read_yet_begins_at_its_end(directory: Path) -> None:
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 1, perm="w")
+        filled(broker, b"before")
+        join(broker, consume_from="last").leave()
+        broker.create_topic("orders", 1, perm="rw")
+        member = join(broker, consume_from="last")
+        assert assigned.committed(broker, GROUP, QUEUES[0]) == 1
+        member.leave()
 
 
 def test_a_topic_that_was_there_begins_at_its_end(directory: Path, run: Run) -> None:

@@ -44,7 +44,9 @@ class FirstOffsets:
         """Under byte 0 of the group's file: commit where it begins a topic that it has not begun."""
         try:
             queues = self._readable(topic)
-        except (TopicNotFound, NotPermitted):
+        except NotPermitted:  # It is there, with messages that may come before the beginning.
+            return
+        except TopicNotFound:
             if consume_from == "last":
                 self._offsets.await_topic(group, topic)
             return

@@ -8,7 +8,7 @@ On disk: config/consumerOffset.json, as RocketMQ has it, and consumerOffset.json
 
 An entry without offsets, {"orders@billing": {}}, says that the group awaits the topic: it wanted the topic
 before there was one of that name, or consumed one that was deleted since. RocketMQ reads and keeps such an
-entry as well.
+entry as well. They stand last, the newest at the end, of which each group has 1,000 at the most.
 
 Strict JSON with quoted keys, which RocketMQ reads; what a broker wrote is read with its unquoted keys too.
 While the machine runs, the group files (mq/store/shared/group_file.py) know better: they are written here
@@ -52,6 +52,7 @@ __all__ = ["Offsets", "Table", "awaited", "check_offset", "clamp_offsets"]
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 NAMED_MAX = 50  # offsets, in a warning
+AWAITED_MAX = 1000  # topics of a group: the newest, where topics are made and deleted for ever
 OF_RECORDS = (TRANSACTION_GROUP, REDRIVE_GROUP)  # Groups whose work shows in the log.
 
 # Group to topic to queue id to offset. Of a topic that the group awaits there are none.
@@ -151,9 +152,9 @@ class Offsets:
         """The same of one group."""
         known = self.load().get(group, {})
         found = self.current_of(group, numbers, exists)
-        if found is None:  # There is no group file to believe: consumerOffset.json has the offsets.
-            return _of(known, exists)
-        return {**awaited(known), **found}
+        saved = _of(group, known, exists)
+        # Without a group file to believe, consumerOffset.json has the offsets.
+        return saved if found is None else {**awaited(saved), **found}
 
     def current_of(
         self, group: str, numbers: Numbers, exists: Callable[[str], bool]
@@ -172,7 +173,7 @@ class Offsets:
             if number in queues:
                 topic, queue_id = queues[number]
                 topics.setdefault(topic, {})[queue_id] = offset
-        return _of(topics, exists)
+        return _of(group, topics, exists)
 
     def group_files(self) -> list[str]:
         """The groups that have a file in shared memory."""
@@ -193,7 +194,7 @@ class Offsets:
     def has(self, group: str, numbers: Numbers, exists: Callable[[str], bool]) -> bool:
         """Whether anything is committed for a group."""
         found = self.current_of(group, numbers, exists)
-        return any((_of(self.load().get(group, {}), exists) if found is None else found).values())
+        return any((_of(group, self.load().get(group, {}), exists) if found is None else found).values())
 
     def awaits(self, group: str, topic: str) -> bool:
         """Whether a group wanted a topic before there was the one of that name."""
@@ -205,24 +206,15 @@ class Offsets:
             return
         with self.changing():
             known = self.load()
-            self.write({**known, group: {topic: {}, **known.get(group, {})}})
+            self.write({**known, group: {**known.get(group, {}), topic: {}}})
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are all offsets of it. Who had some awaits the next one of that name."""
         with self.changing():
             known = self.load()
-            if any(topics.get(topic) for topics in known.values()):
-                # A group begins its retry topic with the first message anyway.
-                left: dict[str, dict[int, int]] = {} if topic.startswith(RETRY_PREFIX) else {topic: {}}
-                self.write(
-                    {
-                        group: {
-                            **{name: ids for name, ids in topics.items() if name != topic},
-                            **(left if topic in topics else {}),
-                        }
-                        for group, topics in known.items()
-                    }
-                )
+            table = {group: _of(group, topics, topic.__ne__) for group, topics in known.items()}
+            if table != known:
+                self.write(table)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted, and what it awaits with it."""
@@ -265,6 +257,7 @@ class Offsets:
         others = self._read[2]
         version = others.get("dataVersion")
         version = version if isinstance(version, dict) else {}
+        table = {group: _in_order(topics) for group, topics in sorted(table.items())}
         text = json.dumps(
             {
                 **others,
@@ -273,11 +266,11 @@ class Offsets:
                     "stateVersion": _number(version.get("stateVersion")),
                     "timestamp": time.time_ns() // 1_000_000,
                 },
-                "groupTopicMap": {group: sorted(topics) for group, topics in sorted(table.items()) if topics},
+                "groupTopicMap": {group: sorted(topics) for group, topics in table.items() if topics},
                 "offsetTable": {
                     f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in sorted(ids.items())}
-                    for group, topics in sorted(table.items())
-                    for topic, ids in sorted(topics.items())
+                    for group, topics in table.items()
+                    for topic, ids in topics.items()
                 },
             },
             indent="\t",
@@ -295,8 +288,14 @@ class Offsets:
 
 
 def awaited(topics: Mapping[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """Of the topics of a group, those that it awaits."""
-    return {topic: ids for topic, ids in topics.items() if not ids}
+    """Of the topics of a group, those that it awaits, to be filled in."""
+    return {topic: {} for topic, ids in topics.items() if not ids}
+
+
+def _in_order(topics: Mapping[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """As they are written: by name, and then those that are awaited, as they came."""
+    begun = {topic: ids for topic, ids in sorted(topics.items()) if ids}
+    return {**begun, **dict(list(awaited(topics).items())[-AWAITED_MAX:])}
 
 
 def clamp_offsets(control: Control) -> None:
@@ -329,8 +328,16 @@ def check_offset(offset: int) -> None:
         )
 
 
-def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:
-    return {topic: ids for topic, ids in topics.items() if not ids or exists(topic)}
+def _of(
+    group: str, topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]
+) -> dict[str, dict[int, int]]:
+    """Of topics that are gone no offsets: who had some awaits the next one of that name. Not of its own retry
+    topic, which a group begins with the first message anyway."""
+    kept = {topic: ids for topic, ids in topics.items() if not ids or exists(topic)}
+    if group in OF_RECORDS:
+        return kept
+    gone = (topic for topic in topics if topic not in kept and not topic.startswith(RETRY_PREFIX))
+    return {**kept, **{topic: {} for topic in gone}}  # The newest last: see AWAITED_MAX.
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -164,8 +164,8 @@ class Catalog:
                 self._topics.fold()
 
     def delete(self, name: str, forget: Callable[[str], None]) -> None:
-        """Delete a topic and its queues; forget(name) is told when they are gone. See
-        LocalBroker.delete_topic."""
+        """Delete a topic and its queues; forget(name) is told when nothing more can be
+        sent to it, and again when they are gone. See LocalBroker.delete_topic."""
         check_topic(name)
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")
@@ -179,6 +179,8 @@ class Catalog:
             elif all(topic != name for topic, _ in self._store.queues()):
                 raise TopicNotFound(name)
             # Else the process that began to delete it died in between.
+            with suppress(MQError, OSError):  # A full disk, say, of which the deletion may free some.
+                forget(name)
             self._store.delete_queues(name)
             # Again: a process that looked between the two may have found the queues of the deleted topic.
             self._store.topics_changed()
