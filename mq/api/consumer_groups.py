@@ -59,14 +59,14 @@ class ConsumerGroups(Protocol):
 
     def begin_at_the_end(self, group: str, topic: str, queues: Queues) -> bool:
         """Have a group that has no offset of a topic begin with what comes from now on. Whether it has begun
-        the topic by then: not one that is not there, nor where the broker may only read."""
+        the topic by then: not one that is not there, nor where the broker may only read. Raises where not
+        every queue's end can be learnt and written."""
         with suppress(TopicNotFound, NotPermitted):
             if not self.offsets(group, topic):
                 assigned = self.assigned(group)
-                for queue in queues.readable(topic):
-                    claim = assigned.claim(queue)
-                    claim.commit(queues.max_offset(queue))
-                    claim.release()  # From when the broker of a cluster knows it.
+                ends = {queue: queues.max_offset(queue) for queue in queues.readable(topic)}
+                for queue, end in ends.items():
+                    assigned.claim(queue).commit(end)
             return True
         return False
 

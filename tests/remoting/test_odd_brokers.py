@@ -20,7 +20,12 @@ from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullAnswer, PullMessage
 from mq.remoting.codec.requests.groups import GetConsumerList
 from mq.remoting.codec.requests.name_servers import GetRoute
-from mq.remoting.codec.requests.offsets import UpdateConsumerOffset
+from mq.remoting.codec.requests.offsets import (
+    GetMaxOffset,
+    OffsetAnswer,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
 from mq.remoting.codec.requests.pushed import ResetClientOffset
 from mq.remoting.codec.requests.statistics import GetConsumerConnections
 from mq.remoting.codec.response_codes import ResponseCode
@@ -237,6 +242,34 @@ def test_a_new_group_that_begins_last_gets_nothing_old(directory: Path) -> None:
             while b"new" not in found and time.monotonic() < until:
                 found += [message.body for message in consumer.poll(0.2)]
             assert found == [b"new"]
+
+
+def beginning(broker: mq.Broker) -> None:
+    with mq.PullConsumer(broker, "billing", consume_from="last") as consumer:
+        consumer.assign(broker.topic("orders").queues)
+
+
+def test_a_group_begins_at_all_ends_or_at_none(peer: Peer, cluster: FakeCluster) -> None:
+    """With offsets of some queues it would have begun, and its other queues would have been made later."""
+
+    async def end(link: Link, request: Frame) -> None:
+        if decode_fields(GetMaxOffset, request.fields).queue_id == 0:
+            answer(link, request, OffsetAnswer(7))
+        else:
+            link.answer(request, ResponseCode.SYSTEM_ERROR, remark="no end")
+
+    peer.on(QueryConsumerOffset.CODE, with_code(ResponseCode.QUERY_NOT_FOUND))
+    peer.on(GetMaxOffset.CODE, end)
+    with open_cluster(peer) as broker, pytest.raises(mq.RemotingError, match="no end"):
+        beginning(broker)
+    assert not requests_of(peer, UpdateConsumerOffset)
+
+
+def test_a_beginning_that_cannot_be_written_is_an_error(peer: Peer, cluster: FakeCluster) -> None:
+    peer.on(QueryConsumerOffset.CODE, with_code(ResponseCode.QUERY_NOT_FOUND))
+    peer.on(UpdateConsumerOffset.CODE, with_code(ResponseCode.SYSTEM_ERROR, "not written"))
+    with open_cluster(peer) as broker, pytest.raises(mq.RemotingError, match="not written"):
+        beginning(broker)
 
 
 def test_an_assigned_queue_that_was_made_again_is_read_from_its_begin(directory: Path) -> None:

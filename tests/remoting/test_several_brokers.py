@@ -67,6 +67,25 @@ def test_a_new_topic_is_made_where_there_is_a_master(broker: mq.Broker, served: 
         broker.create_topic("payments")
 
 
+def test_a_group_begins_at_the_ends_of_masters(broker: mq.Broker, served: ServedBrokers) -> None:
+    """What a slave is told of it its master would not have."""
+    for store in served.stores.values():
+        store.topic("orders").send(b"old")
+    queues = broker.topic("orders").queues
+    served.slaves = {"b"}
+    broker.topic("orders")  # It asks for the route.
+    with mq.PullConsumer(broker, "reports", consume_from="last") as consumer:
+        with pytest.raises(mq.RemotingError, match="broker 'b' has no master now"):
+            consumer.assign(queues)
+        for store in served.stores.values():
+            assert store.group("reports").offsets("orders") == {}
+        served.slaves = set()
+        broker.topic("orders")
+        consumer.assign(queues)
+    for store in served.stores.values():
+        assert sum(store.group("reports").offsets("orders").values()) == 1
+
+
 def test_a_name_server_that_knows_no_broker_is_an_error(
     peer: Peer, broker: mq.Broker, served: ServedBrokers
 ) -> None:

@@ -146,7 +146,9 @@ class PollLoop:
             self._deliveries[topic] = Delivery(topic, selection, self._listener)
             begin[topic] = self._options.consume_from
             if begin[topic] == "last" and broker.consumer_groups.begin_at_the_end(group, topic, broker):
-                begin[topic] = "first"  # A queue without an offset was made later.
+                # A queue without an offset was made later, or the group was only ever assigned others: where
+                # nobody can tell which, all of it is delivered, so that nothing is skipped.
+                begin[topic] = "first"
         if self.assigned is None:
             self.assigned = broker.consumer_groups.assigned(group)
         try:

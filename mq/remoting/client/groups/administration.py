@@ -162,6 +162,20 @@ class Administration:
             )
             self._brokers.ask(queue.broker_name, request, also=(ResponseCode.CONSUMER_NOT_ONLINE,))
 
+    def begin_at_the_end(self, group: str, topic: str, queues: Queues) -> bool:
+        """See ConsumerGroups.begin_at_the_end. Offsets of some queues look like those of a group that has
+        begun, so none is written before every broker has told the ends of its queues."""
+        wire_group = self._wire_group(group)
+        with suppress(TopicNotFound, NotPermitted):
+            if not self.offsets(group, topic):
+                ends = {queue: queues.max_offset(queue) for queue in queues.readable(topic)}
+                for name in {queue.broker_name for queue in ends}:
+                    self._brokers.master(name)  # Its master would not have what a slave is told.
+                for queue, end in ends.items():
+                    set_offset(self._brokers, wire_group, self._namespace.wire_queue(queue), end)
+            return True
+        return False
+
     def delete(self, group: str, dead_letters: bool) -> None:
         """What mqadmin deleteSubGroup does, unless there are live members. Brokers do not look for these: one
         that joins at the same moment may find its first commits forgotten."""

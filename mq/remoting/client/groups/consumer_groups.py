@@ -90,6 +90,11 @@ class RemoteConsumerGroups(ConsumerGroups):
             raise
         return membership
 
+    def begin_at_the_end(self, group: str, topic: str, queues: Queues) -> bool:
+        """See ConsumerGroups.begin_at_the_end."""
+        self._write_offsets()
+        return self._administration.begin_at_the_end(group, topic, queues)
+
     def assigned(self, group: str) -> RemoteAssigned:
         """See ConsumerGroups.assigned."""
         assigned = RemoteAssigned(self._first, group, self._queues.route_version)
