@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 import mq
+from mq.remoting.client.groups import claim_puller
 from mq.remoting.codec.fields import decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.consuming import PullAnswer, PullMessage
 from mq.remoting.codec.response_codes import ResponseCode
+from tests.support.eventually import eventually
 from tests.support.fake_cluster import FakeCluster, answer, open_cluster, requests_of
 from tests.support.records import encode_record
 from tests.support.remoting_peer import Link, Peer, Reply, with_code
@@ -88,3 +91,59 @@ def test_what_a_slave_lacks_is_read_from_the_master(peer: Peer, slave: Peer, cod
         for offset in (5, 6):
             assert pull(offset, 32, 1 << 20, None, 0.0).next_offset == offset + 1
     assert len(requests_of(slave, PullMessage)) == 1
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["beside its master", "alone"])
+def test_a_topic_that_a_slave_lacks_is_not_gone(
+    peer: Peer, slave: Peer, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the consumer has read of it stays read."""
+    monkeypatch.setattr(claim_puller, "BACKOFF_SECONDS", 0.01)
+    cluster = FakeCluster(peer)
+    cluster.queue_counts["orders"] = 1
+    cluster.serve(slave)
+    cluster.slave = slave.address
+    peer.on(PullMessage.CODE, suggesting(1))
+    slave.on(PullMessage.CODE, with_code(ResponseCode.TOPIC_NOT_EXIST, "no topic"))
+    with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
+        consumer.assign(broker.topic("orders").queues)
+        found = [message.queue_offset for message in consumer.poll(30)]
+        if is_alone:
+            cluster.master = None
+            broker.topic("orders")  # It asks for the route.
+
+        def has_more() -> bool:
+            found.extend(message.queue_offset for message in consumer.poll(0.1))
+            return len(found) >= 4
+
+        eventually(lambda: bool(requests_of(slave, PullMessage)) and (is_alone or has_more()), found.copy, 60)
+        if is_alone:
+            assert consumer.poll(0.1) == []
+            cluster.master = peer.address
+            broker.topic("orders")
+            eventually(has_more, found.copy, 60)
+    assert found[:4] == [0, 1, 2, 3]
+
+
+def test_a_topic_that_its_master_lacks_is_gone_whatever_the_routes_say_by_then(peer: Peer) -> None:
+    cluster = FakeCluster(peer)
+    cluster.queue_counts["orders"] = 1
+    answered = asyncio.Event()
+
+    async def late(link: Link, request: Frame) -> None:
+        await answered.wait()
+        link.answer(request, ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
+
+    async def end() -> None:
+        answered.set()
+
+    peer.on(PullMessage.CODE, late)
+    with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
+        consumer.assign(broker.topic("orders").queues)
+        assert consumer.poll(0) == []
+        del cluster.queue_counts["orders"]
+        with pytest.raises(mq.TopicNotFound):
+            broker.topic("orders")  # It asks for the route, which has the broker's address.
+        peer.run(end())
+        with pytest.raises(mq.TopicNotFound):
+            consumer.poll(30)

@@ -127,6 +127,7 @@ class ClaimPuller:
         parameters = self._parameters
         try:
             address = self._address()
+            is_slave = self._is_slave(address)  # Now: with its last topic a broker leaves the routes.
             request = pull_request(
                 self._group,
                 self._wire_queue,
@@ -150,7 +151,7 @@ class ClaimPuller:
                     self._ask_again(offset, count_max, byte_max)
 
             def answered(answer: Frame | MQError) -> None:
-                self._answered(answer, this, offset, address, again)
+                self._answered(answer, this, offset, address, is_slave, again)
 
             self._brokers.remoting.call_async(address, framed(request), answered, ANSWER_SECONDS)
         except BaseException:
@@ -180,7 +181,13 @@ class ClaimPuller:
             return not self._is_closed
 
     def _answered(
-        self, answer: Frame | MQError, this: int, offset: int, address: str, again: Callable[[], None]
+        self,
+        answer: Frame | MQError,
+        this: int,
+        offset: int,
+        address: str,
+        is_slave: bool,
+        again: Callable[[], None],
     ) -> None:
         if not self._drop(this):
             return
@@ -192,7 +199,7 @@ class ClaimPuller:
             if isinstance(answer, MQError):
                 raise answer
             result, self._broker_id = pulled(answer, self._queue, offset, address, self._namespace)
-            if self._is_slave(address) and not result.min_offset <= offset <= result.max_offset:
+            if is_slave and not result.min_offset <= offset <= result.max_offset:
                 # What a slave lacks the master may have.
                 self._broker_id = MASTER_ID
                 again()
@@ -200,6 +207,9 @@ class ClaimPuller:
         except MQError as error:
             self._broker_id = MASTER_ID
             if isinstance(error, NoSuchTopic):
+                if is_slave:
+                    again()  # A slave learns of topics later than its master, which may well have this one.
+                    return
                 self._parameters.on_missing_topic()
             with self._lock:
                 self._failure = error
