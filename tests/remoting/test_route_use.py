@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import mq
+from mq.client import pull_consumer
 from mq.remoting.client import heartbeats
 from mq.remoting.client.connections import cluster as routes
 from mq.remoting.client.connections.cluster import Cluster
@@ -79,6 +80,19 @@ def test_a_send_waits_for_a_route_no_longer_than_it_may(peer: Peer, is_async: bo
         ) as caught:
             send(mq.Message("orders", b"1"), timeout=0.2)
         assert caught.value.address == peer.address
+
+
+def test_a_poll_asks_for_a_route_for_longer_than_it_waits_for_messages(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is not there is asked for at each rebalance, and no answer comes in no time."""
+    monkeypatch.setattr(pull_consumer, "LOCK_SECONDS", 0.0)
+    FakeCluster(peer).queue_counts["orders"] = 1
+    with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
+        for topic in ("missing", "orders"):
+            consumer.subscribe(topic)
+        assert consumer.poll(0) == []
+        assert [queue.topic for queue in consumer.assignment()] == ["orders"]
 
 
 def test_only_routes_in_use_are_kept(peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class RemoteTopics:
         check_topic(topic)
         if topic in UNSENDABLE_TOPICS:
             raise NotPermitted(f"{topic} is one of RocketMQ's own topics: clients may not send to it")
-        route = self._route(topic)
+        route = self._route(topic, time_left())  # as long as its send may wait
         if route is None:
             return self._inherit(topic)
         queues = writable_queues(topic, route)
@@ -201,8 +201,8 @@ class RemoteTopics:
         answer = self._brokers.ask(broker_name, GetAllTopics())
         return body_of(TopicTable, answer).topic_config_table.get(wire)
 
-    def _route(self, topic: str) -> TopicRoute | None:
-        return self._brokers.cluster.route(self._namespace.wire(topic), time_left())
+    def _route(self, topic: str, timeout: float | None = None) -> TopicRoute | None:
+        return self._brokers.cluster.route(self._namespace.wire(topic), timeout)
 
     def _fresh(self, topic: str) -> TopicRoute | None:
         return self._brokers.cluster.refresh(self._namespace.wire(topic))
