@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -20,8 +21,8 @@ from mq.remoting.codec.requests.offsets import GetMaxOffset, OffsetAnswer
 from mq.remoting.codec.requests.statistics import GetConsumerConnections
 from mq.remoting.codec.response_codes import ResponseCode
 from tests.support.eventually import eventually
-from tests.support.fake_cluster import FakeCluster, answer, open_cluster
-from tests.support.remoting_peer import Link, Peer, with_code
+from tests.support.fake_cluster import FakeCluster, answer, open_cluster, requests_of
+from tests.support.remoting_peer import Link, Peer, silence, with_code
 
 
 def wait(what: Callable[[], bool]) -> None:
@@ -57,6 +58,10 @@ def test_a_master_that_is_gone_at_a_route_refresh_is_one_line(
     assert all("tries again in 1 s" in text for text in texts)
 
 
+async def seven(link: Link, request: Frame) -> None:
+    answer(link, request, OffsetAnswer(7))
+
+
 def test_a_group_that_begins_with_the_last_begins_with_what_comes_when_the_master_is_back(
     peer: Peer, remoting: Remoting
 ) -> None:
@@ -64,12 +69,9 @@ def test_a_group_that_begins_with_the_last_begins_with_what_comes_when_the_maste
     cluster, queue = FakeCluster(peer), mq.MessageQueue("orders", "a", 0)
     cluster.queue_counts["orders"] = 1
 
-    async def end(link: Link, request: Frame) -> None:
-        answer(link, request, OffsetAnswer(7))
-
     with Peer() as master:
         cluster.serve(master)
-        master.on(GetMaxOffset.CODE, end)
+        master.on(GetMaxOffset.CODE, seven)
         cluster.master = master.address
         master.stop()
         known = Cluster(remoting, NameServers(remoting, (peer.address,)))
@@ -80,6 +82,22 @@ def test_a_group_that_begins_with_the_last_begins_with_what_comes_when_the_maste
         master.start()
         wait(lambda: _offset_or_none(initial, queue) == 7)
         assert initial.offset(mq.MessageQueue("orders", "a", 1)) is None  # It was made later.
+
+
+def test_a_broker_that_hangs_is_asked_for_an_end_once(peer: Peer, remoting: Remoting) -> None:
+    """A consumer that starts waits for it, and not once for each of its queues."""
+    cluster = FakeCluster(peer)
+    cluster.queue_counts["orders"] = 3
+    known = Cluster(remoting, NameServers(remoting, (peer.address,)))
+    assert known.route("orders") is not None
+    peer.on(GetMaxOffset.CODE, silence)
+    patient, remoting.options = remoting.options, replace(remoting.options, timeout=0.2)
+    queues = [mq.MessageQueue("orders", "a", number) for number in range(3)]
+    initial = InitialOffset(Brokers(remoting, known), Namespace(), "last", queues)
+    assert len(requests_of(peer, GetMaxOffset)) == 1
+    remoting.options = patient
+    peer.on(GetMaxOffset.CODE, seven)
+    assert [initial.offset(queue) for queue in queues] == [7, 7, 7]
 
 
 def _offset_or_none(initial: InitialOffset, queue: mq.MessageQueue) -> int | None:

@@ -80,6 +80,9 @@ class InitialOffset:
             return 0
 
     def _note_end(self, queue: MessageQueue) -> None:
+        if any(queue.broker_name == other.broker_name for other in self._unknown):
+            self._unknown.add(queue)  # Each question to a broker that hangs takes the whole limit.
+            return
         try:
             self._ends[queue] = self._end(queue)
         except (RemotingError, RequestTimeout) as error:
