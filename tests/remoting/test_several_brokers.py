@@ -86,6 +86,19 @@ def test_a_group_begins_at_the_ends_of_masters(broker: mq.Broker, served: Served
         assert sum(store.group("reports").offsets("orders").values()) == 1
 
 
+def test_a_topic_that_is_only_to_be_there_needs_no_master_where_it_is(
+    broker: mq.Broker, served: ServedBrokers
+) -> None:
+    served.slaves = {"a", "b"}
+    assert len(broker.create_topic("orders").queues) == 4
+    served.stores["a"].create_topic("bills", 1)
+    with pytest.raises(mq.RemotingError, match="no broker has a master now"):
+        broker.create_topic("bills")
+    served.slaves = {"a"}
+    broker.create_topic("bills")
+    assert served.queue_counts("bills") == {"a": 1, "b": 4}
+
+
 def test_a_name_server_that_knows_no_broker_is_an_error(
     peer: Peer, broker: mq.Broker, served: ServedBrokers
 ) -> None:

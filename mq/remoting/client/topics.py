@@ -122,10 +122,12 @@ class RemoteTopics:
         route = self._fresh(topic)
         known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
         asks_for_any = replace(change, shrink=False) == ANY
+        if asks_for_any and known.keys() >= set(self._brokers.names()) and known:
+            return  # Nothing is to be sent, so no master is needed.
         # All are made before one is sent, so that a refusal changes nothing.
         requests = {
             name: self._request(name, topic, known.get(name), change)
-            for name in self._brokers.masters(known)
+            for name in self._brokers.masters(() if asks_for_any else known)
             # A request would end a shrinking that is under way, of which the route does not tell.
             if name not in known or not asks_for_any
         }
