@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 import mq
 from mq.remoting.codec.bodies.route import TopicNames
 from mq.remoting.codec.fields import decode_fields, encode_fields
-from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.frame import Frame, answer_to
 from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.language import Language
 from mq.remoting.codec.requests.consuming import QueryAnswer, QueryMessage, ViewMessageById
 from mq.remoting.codec.requests.name_servers import GetTopicList
 from mq.remoting.codec.response_codes import ResponseCode
@@ -83,21 +85,25 @@ def test_only_a_broker_that_says_so_has_no_message(
         assert remark in str(caught.value)
 
 
-def test_more_messages_of_a_key_are_found_than_an_answer_has(peer: Peer) -> None:
-    cluster = FakeCluster(peer)
-    cluster.queue_counts["orders"] = 1
-    times = [1_000_000 + 130 * number for number in range(200)]
+def indexed(peer: Peer, times: list[int], step: int, language: Language) -> list[bool]:
+    """Have a broker with messages of key "k", stored at these times, whose index counts in steps of some ms;
+    with 0 it does not look at times. Of each question: whether it is for a unique id."""
+    FakeCluster(peer).queue_counts["orders"] = 1
     asked: list[bool] = []
 
     async def query(link: Link, request: Frame) -> None:
         wanted = decode_fields(QueryMessage, request.fields)
         asked.append(bool(wanted.is_unique_key))
         begin, end = wanted.begin_timestamp, wanted.end_timestamp
-        # An index knows the second of a message.
-        found = [number for number, time in enumerate(times) if begin <= time // 1000 * 1000 <= end]
+        first = times[0]  # from which RocketMQ's index file counts
+        found = [
+            number
+            for number, time in enumerate(times)
+            if not step or begin <= first + (time - first) // step * step <= end
+        ]
         found = found[-min(wanted.max_num, ANSWER_COUNT_MAX) :]
         if wanted.is_unique_key or not found:
-            link.answer(request, NONE, remark="none")
+            link.send(replace(answer_to(request, NONE, remark="none"), language=language))
             return
         properties = encoded({"KEYS": "k"})
         records = [
@@ -106,13 +112,20 @@ def test_more_messages_of_a_key_are_found_than_an_answer_has(peer: Peer) -> None
             )
             for number in found
         ]
-        link.answer(request, fields=encode_fields(QueryAnswer(0, 0)), body=b"".join(records))
+        fields = encode_fields(QueryAnswer(0, 0))
+        link.send(replace(answer_to(request, 0, fields, b"".join(records)), language=language))
 
     peer.on(QueryMessage.CODE, query)
+    return asked
 
-    def numbers(broker: mq.Broker, **options: int) -> list[int]:
-        return [int(message.body) for message in broker.query("orders", "k", **options)]
 
+def numbers(broker: mq.Broker, **options: int) -> list[int]:
+    return [int(message.body) for message in broker.query("orders", "k", **options)]
+
+
+def test_more_messages_of_a_key_are_found_than_an_answer_has(peer: Peer) -> None:
+    times = [1_000_000 + 130 * number for number in range(200)]
+    asked = indexed(peer, times, 1000, Language.JAVA)
     with open_cluster(peer) as broker:
         assert numbers(broker, count_max=1000) == list(range(199, -1, -1))
         assert numbers(broker, count_max=150) == list(range(199, 49, -1))
@@ -122,3 +135,28 @@ def test_more_messages_of_a_key_are_found_than_an_answer_has(peer: Peer) -> None
         asked.clear()
         assert numbers(broker, count_max=64) == list(range(199, 135, -1))
         assert asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("step", "language"), [(1000, Language.JAVA), (1, Language.PYTHON)], ids=["rocketmq", "served"]
+)
+@pytest.mark.parametrize("phase", [0, 999])
+def test_older_messages_are_found_where_an_answer_has_less_than_a_step(
+    peer: Peer, step: int, language: Language, phase: int
+) -> None:
+    """The older ones are in the steps right before it, or long before."""
+    first = 1_000_000 + phase
+    burst = first + 5 * step
+    older = [first, burst - 2 * step, burst - 1]
+    times = [*older, *[burst + number * step // 100 for number in range(100)]]
+    asked = indexed(peer, times, step, language)
+    with open_cluster(peer) as broker:
+        assert numbers(broker, count_max=1000) == [*range(102, 38, -1), 2, 1, 0]
+        assert numbers(broker, count_max=1000, begin_ms=first + 1) == [*range(102, 38, -1), 2, 1]
+    assert len(asked) < 20
+
+
+def test_a_broker_that_tells_what_it_was_not_asked_for_is_not_asked_for_ever(peer: Peer) -> None:
+    indexed(peer, [1_000_000] * 100, 0, Language.JAVA)
+    with open_cluster(peer) as broker:
+        assert numbers(broker, count_max=1000) == list(range(99, 35, -1))

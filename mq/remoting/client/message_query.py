@@ -21,13 +21,14 @@ from mq.remoting.client.offset_id import OffsetId
 from mq.remoting.client.sending import PRODUCER_GROUP
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.language import Language
 from mq.remoting.codec.requests.consuming import QueryMessage, ViewMessageById
 from mq.remoting.codec.requests.sending import RecallAnswer, RecallMessage
 from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["MessageQuery"]
 
-INDEX_MS = 1000  # an index stores whole seconds, rounded down, so queries begin one second earlier
+INDEX_MS = 1000  # RocketMQ's index stores whole seconds, rounded down, so queries begin one second earlier
 COUNT_MAX = 32  # messages of one unique id that a broker is asked for
 
 
@@ -108,23 +109,29 @@ class MessageQuery:
         end_ms: int,
     ) -> dict[str, MessageExt]:
         """What a broker has, by offset id. One answer has the newest messages, up to a limit of the broker,
-        so it is asked again for older ones until there is nothing new."""
+        so it is asked again for older ones until it has none. More than that in one step of its index, it
+        cannot tell: the rest of that step is passed over."""
         found: dict[str, MessageExt] = {}
         wire_topic, begin, until = self._namespace.wire(topic), max(begin_ms - INDEX_MS, 0), end_ms
-        while True:
+        while until >= begin:
             request = QueryMessage(wire_topic, key, count_max, begin, until, is_unique_key)
             answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
+            messages = self._decoded(answer, name) if answer.code == ResponseCode.SUCCESS else []
             new = {
                 message.offset_msg_id: message
-                for message in (self._decoded(answer, name) if answer.code == ResponseCode.SUCCESS else ())
+                for message in messages
                 if message.offset_msg_id not in found
                 and begin_ms <= message.store_time_ms <= end_ms
                 and _has(message, key)
             }
             found |= new
-            if not new or len(found) >= count_max:
-                return found
-            until = min(message.store_time_ms for message in new.values())
+            oldest = min((message.store_time_ms for message in messages), default=0)
+            if not messages or oldest >= until + INDEX_MS or len(found) >= count_max:
+                break  # Later ones it was not asked for, and would tell for ever.
+            # RocketMQ's index counts seconds from any ms on; a served directory finds each ms.
+            step = 1 if answer.language is Language.PYTHON else INDEX_MS
+            until = oldest if new else oldest - step
+        return found
 
     def recall(self, handle: str) -> str:
         """See Broker.recall."""
