@@ -10,9 +10,9 @@ call.answer() or not at all. An exception becomes an error answer (replies.py).
 
 HOT and SEND handlers run on the loop if the broker never waits for a disk or a network, otherwise each in a
 thread of the pool; there the oneway SEND requests of one connection run sequentially, in its order. CONTROL
-handlers, and HOT ones of oneway requests, run in a pool of their own, those of one connection sequentially in
-the order of the requests. If the connection is lost, requests that have not begun are dropped, except oneway
-ones; these too if it has the most bytes of requests while memory is short.
+handlers run in a pool of their own, those of one connection sequentially in the order of the requests. If the
+connection is lost, requests that have not begun are dropped, except oneway ones; these too if it has the most
+bytes of requests while memory is short.
 """
 
 from __future__ import annotations
@@ -133,15 +133,14 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
         connection.answered(frame, reply.code, data)
         return
     call = Call(served, connection, frame, handler)
-    is_control = handler.lane is Lane.CONTROL
-    if not is_control and not served.broker.may_wait:
+    if handler.lane is Lane.CONTROL:
+        connection.in_order(served.control, call.run, is_kept=frame.is_oneway)
+    elif not served.broker.may_wait:
         call.run()
     elif handler.lane is Lane.SEND and frame.is_oneway:
         connection.in_order_of_sends(served.pool, call.run, is_kept=True)
-    elif is_control or frame.is_oneway:
-        connection.in_order(served.control, call.run, is_kept=frame.is_oneway)
-    else:
-        connection.beside(served.pool, call.run)
+    else:  # Transactions end oneway: side by side, they wait for the disk together.
+        connection.beside(served.pool, call.run, is_kept=frame.is_oneway)
 
 
 def _too_large(served: Served, frame: Frame) -> MQError:

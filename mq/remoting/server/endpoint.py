@@ -177,7 +177,7 @@ class Endpoint:
             " of %d (received_total of serve())",
             *(largest.address, largest.received_size, self._memory.limit),
         )
-        largest.forget()
+        largest.forget(self._pool)
         largest.close("requests of all connections are over the limit")
         if largest in self._left:
             self._left.discard(largest)

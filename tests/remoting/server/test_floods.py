@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 import mq
-from mq.api.broker import SendResult
+from mq.api.broker import Ender, SendResult
 from mq.errors import AddressInUse, InsufficientResources
 from mq.remoting import serve
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup, Subscription
@@ -29,7 +29,7 @@ from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
 from mq.remoting.codec.requests.groups import GetAllGroups, HeartBeat, UnregisterClient
 from mq.remoting.codec.requests.name_servers import GetClusterInfo
 from mq.remoting.codec.requests.pushed import NotifyConsumerIdsChanged
-from mq.remoting.codec.requests.sending import SendMessage
+from mq.remoting.codec.requests.sending import EndTransaction, SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.groups.members import GROUPS_MAX
 from mq.remoting.server.options import Limits
@@ -47,30 +47,42 @@ from mq.remoting.server.transport.large_frames import LargeFrames
 from mq.remoting.server.transport.workers import Workers
 from tests.support.eventually import eventually
 from tests.support.memory.broker import MemoryBroker
+from tests.support.memory.transactions import MemoryTransactions
 from tests.support.raw_requests import LIMIT, RawClient, ask
 
 FLOODERS, FLOOD_COUNT = 40, 400
+POOL_COUNT = 32  # threads for sends
+
+
+class GatedEnds(MemoryTransactions):
+    """Transactions that end once the test permits it."""
+
+    def ender(self, group: str) -> Ender:
+        broker = self.broker
+        assert isinstance(broker, Gated)
+        return lambda *_: broker.wait()
 
 
 class Gated(MemoryBroker):
-    """A broker whose answers to two requests wait until the test permits them."""
+    """A broker whose answers to three requests wait until the test permits them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.permits = threading.Semaphore(0)
         self.begun = 0
+        self._transactions = GatedEnds(self)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         with self.changed:
             self.begun += 1
         assert self.permits.acquire(timeout=LIMIT)
 
     def groups(self) -> list[str]:
-        self._wait()
+        self.wait()
         return super().groups()
 
     def append(self, *arguments: Any) -> SendResult:
-        self._wait()
+        self.wait()
         return super().append(*arguments)
 
 
@@ -87,6 +99,11 @@ def is_closed(sock: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def oneway_end(body: bytes = b"") -> Frame:
+    request = EndTransaction("shop", 0, 0, EndTransaction.COMMIT, "id")
+    return Frame(EndTransaction.CODE, encode_fields(request), body, flags=2)
 
 
 def pull(padding: int = 0) -> Frame:
@@ -160,6 +177,8 @@ def test_dropped_work_is_not_done() -> None:
         workers.submit(owner, lambda owner=owner: done.append(owner))  # type: ignore[misc]  # its type is Work
     workers.submit("lost", lambda: done.append("kept"), is_kept=True)
     workers.drop("lost")
+    workers.submit("crowding", lambda: done.append("crowding"), is_kept=True)
+    workers.drop("crowding", is_all=True)
     open_lock.set()
     workers.close()
     assert sorted(done) == ["here", "kept"]
@@ -319,9 +338,22 @@ def test_sends_that_wait_for_the_disk_delay_no_other_request() -> None:
         blob = encode(Frame(SendMessage.CODE, encode_fields(send), b"body")) * 64
         for _ in range(2):
             clients.enter_context(connected(server)).sendall(blob)
-        eventually(lambda: store.begun == 32, lambda: store.begun)  # all threads for sends
+        eventually(lambda: store.begun == POOL_COUNT, lambda: store.begun)
         assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
         store.permits.release(1000)
+
+
+def test_oneway_ends_of_transactions_wait_for_the_disk_together() -> None:
+    """They delay no heartbeat, and one flush is for many."""
+    with Gated() as store, serve(store, port=0, namesrv_port=0) as server, ExitStack() as clients:
+        with connected(server) as sock:
+            sock.sendall(encode(oneway_end()) * 16)
+            eventually(lambda: store.begun == 16, lambda: store.begun)
+        for _ in range(8):
+            clients.enter_context(connected(server)).sendall(encode(oneway_end()))
+        eventually(lambda: store.begun == 24, lambda: store.begun)
+        assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+        store.permits.release(100)
 
 
 def test_the_headers_of_held_pulls_count() -> None:
@@ -435,6 +467,28 @@ def test_what_a_lost_connection_has_sent_takes_no_room_from_others(caplog: pytes
         eventually(lambda: not server.served.members.all(), server.served.members.all)
         server.close()
         assert topic.queues[0].max_offset == 1  # the one that had begun
+
+
+def test_oneway_ends_of_a_lost_connection_take_no_room_from_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Those that wait for a thread are dropped where others need the room, as ordered ones are."""
+    with Gated() as store, serve(store, port=0, namesrv_port=0, received_total=4 << 20) as server:
+        with RawClient(server) as flood:
+            consumes(flood, "one", "billing")
+            for _ in range(POOL_COUNT + 8):
+                flood.send(oneway_end(bytes(80_000)))
+            eventually(lambda: store.begun == POOL_COUNT, lambda: store.begun)
+            eventually(lambda: received(server) > 3_200_000, lambda: received(server))
+        eventually(lambda: server.connections == 0, lambda: server.connections)
+        with RawClient(server) as honest:
+            honest.send(Frame(GetClusterInfo.CODE, body=bytes(2 << 20)))
+            assert honest.receive().code == ResponseCode.SUCCESS
+        assert "received_total" in caplog.text
+        store.permits.release(100)
+        eventually(lambda: not server.served.members.all(), server.served.members.all)
+        server.close()
+        assert store.begun == POOL_COUNT
 
 
 def test_a_port_in_use_leaves_no_socket() -> None:

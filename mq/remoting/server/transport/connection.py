@@ -223,11 +223,11 @@ class Connection(asyncio.Protocol):
         """Whether the oneway send that runs in order now is followed by another at once."""
         return self._sends.is_followed
 
-    def beside(self, workers: Workers, work: Work) -> None:
-        """Run this in a thread concurrently with this connection's other work, unless the connection is lost
-        before it begins. Called by the loop."""
+    def beside(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
+        """Run this in a thread concurrently with this connection's other work. is_kept: see in_order().
+        Called by the loop."""
         self._at_work += 1
-        workers.submit(self, partial(self._work, work))
+        workers.submit(self, partial(self._work, work), is_kept=is_kept)
 
     def _work(self, work: Work) -> None:
         try:
@@ -284,10 +284,12 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def forget(self) -> None:
-        """Dispatch no more requests, and drop all that have not begun. Only called by the loop."""
+    def forget(self, workers: Workers) -> None:
+        """Dispatch no more requests, and drop all that have not begun: ordered ones, and those beside each
+        other in these threads. Only called by the loop."""
         self._is_forgotten = True
         self._drop()
+        workers.drop(self, is_all=True)
 
     def _framed(self, request: Request, body: bytes | JsonBody) -> Frame:
         content = to_json(body) if isinstance(body, JsonBody) else body

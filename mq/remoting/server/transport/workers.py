@@ -45,13 +45,14 @@ class Workers:
             waiting.append((work, is_kept))
             return True
 
-    def drop(self, owner: object) -> None:
-        """Drop the work of this owner that has not begun, except work submitted as kept."""
+    def drop(self, owner: object, *, is_all: bool = False) -> None:
+        """Drop the work of this owner that has not begun, except work submitted as kept; is_all: that too.
+        Ordered work that has its turn to come is never done then."""
         with self._lock:
             waiting = self._waiting.get(owner)
             if waiting is None:
                 return
-            kept = deque(each for each in waiting if each[1])
+            kept = deque(each for each in waiting if each[1] and not is_all)
             if kept:
                 self._waiting[owner] = kept
             else:
