@@ -13,10 +13,10 @@ from mq.api.results import MessageQueue
 from mq.remoting.codec.bodies.consuming import QueueLock
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, Subscription
 from mq.remoting.codec.fields import decode_fields, encode_fields
-from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.frame import ONEWAY, Frame
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
-from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues
+from mq.remoting.codec.requests.groups import GetAllGroups, HeartBeat, LockQueues, UnlockQueues
 from mq.remoting.codec.requests.offsets import OffsetAnswer, QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
@@ -310,6 +310,35 @@ def test_a_commit_before_the_first_heartbeat_does_not_undo_a_reset(
         assert queried(again) == 0
         commit(again, 5)
         assert store.group(GROUP).offsets("orders") == {queue: 5}
+
+
+def test_a_last_commit_of_a_closed_connection_does_not_undo_a_reset(
+    store: mq.Broker, server: Server, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done after the connection is closed, and before what its client knows is forgotten."""
+    late = RawClient(server)
+    commit(late, SENT)
+    assert queried(late) == SENT
+    store.group(GROUP).reset("orders", to="first")
+    with joined(server) as member:  # which has heard of it
+        assert queried(member) == 0
+        assert pull(member, 0).code == ResponseCode.SUCCESS
+        commit(member, 3)
+    eventually(lambda: server.connections == 1, lambda: server.connections)
+    [connection] = server.served.connections
+    names = store.groups
+
+    def groups() -> list[str]:
+        eventually(lambda: connection.is_closed, lambda: "it is open")
+        return names()
+
+    monkeypatch.setattr(store, "groups", groups)
+    late.send(Frame(GetAllGroups.CODE, flags=ONEWAY))
+    request = UpdateConsumerOffset(GROUP, "orders", 0, SENT)
+    late.send(Frame(UpdateConsumerOffset.CODE, encode_fields(request), flags=ONEWAY))
+    late.close()
+    eventually(lambda: not strangers_of(server.served.members), lambda: "it is not forgotten")
+    assert store.group(GROUP).offsets("orders") == {queue: 3}
 
 
 def test_the_groups_whose_offsets_a_connection_asks_for_are_bounded(

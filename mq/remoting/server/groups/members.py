@@ -96,14 +96,17 @@ class RemoteMembers:
     def known(self, connection: Connection, group: str) -> KnownResets:
         """What a client that is no member of a group knows of its resets. It may join the group later."""
         with self._lock:
+            found = self._known.get(connection, {}).get(group)
+            if found is not None:
+                return found
+            found = KnownResets(self._broker.consumer_groups.assigned(group))
             if connection.is_closed:  # Nobody would forget it: lost() may have been here.
-                return KnownResets(self._broker.consumer_groups.assigned(group))
+                return found
             known = self._known.setdefault(connection, {})
-            if group not in known:
-                if len(known) >= GROUPS_MAX:
-                    del known[next(iter(known))]
-                known[group] = KnownResets(self._broker.consumer_groups.assigned(group))
-            return known[group]
+            if len(known) >= GROUPS_MAX:
+                del known[next(iter(known))]
+            known[group] = found
+            return found
 
     # Coming and going.
 
