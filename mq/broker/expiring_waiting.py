@@ -27,7 +27,7 @@ from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC
 from mq.errors import StoreCorrupted, StoreFull
 from mq.message import MessageExt
-from mq.store.index.find_records import stored
+from mq.store.index.find_records import EVERYWHERE, stored
 from mq.store.store import Store
 
 __all__ = ["ExpiringWaiting"]
@@ -51,6 +51,9 @@ class ExpiringWaiting:
         self._schedule = schedule
         self._timer = timer
         self._undecided = undecided
+        # By queue of the timer topic: where the search goes on, and what counted as delivered until there.
+        # What was passed is delivered or recalled, or has a copy that lies there or later.
+        self._searched: dict[int, tuple[int, int]] = {}
 
     def of(self, ranges: Sequence[Range], log_min: int, *, count_max: int | None) -> Iterator[Waiting]:
         """What of these ranges waits, and has no copy behind that log offset. count_max: so many messages are
@@ -59,7 +62,7 @@ class ExpiringWaiting:
             if each.topic == SCHEDULE_TOPIC:
                 yield from _by_topic(DELAYED, each, undelivered(self._schedule, self._broker_name, each))
             elif each.topic == TIMER_TOPIC:
-                yield from _by_topic(DELAYED, each, self._of_times(each, count_max))
+                yield from _by_topic(DELAYED, each, self._of_times(each, count_max) or ())
         halves = [each for each in ranges if each.topic in (HALF_TOPIC, GIVEN_UP_TOPIC)]
         if halves:
             lost = [one for one in self._undecided() if one.message.log_offset < log_min]
@@ -71,48 +74,83 @@ class ExpiringWaiting:
                 ]
                 yield from _by_topic(HALF, each, places)
 
-    def first_of_times(self, ranges: Sequence[Range], log_min: int) -> MessageExt | None:
+    def first_of_times(
+        self, ranges: Sequence[Range], log_min: int, count_max: int | None
+    ) -> tuple[MessageExt, bool] | None:
         """The first message with a due time that waits in these ranges, and has no copy behind that log
-        offset."""
+        offset. It goes on where the last call ended, and looks at so many messages; False: it has come that
+        far, and the next call begins with this one."""
         delivered_ms = delivered_before(self._store, self._timer)
+        left = count_max
         for each in ranges:
             if each.topic != TIMER_TOPIC:
                 continue
-            queue = MessageQueue(TIMER_TOPIC, self._broker_name, each.queue_id)
-            for message in messages(self._schedule.reader, queue, each.first, each.last):
-                due_ms = due_ms_of(message)
-                if due_ms is None or due_ms <= delivered_ms:
-                    continue
-                try:
-                    if not self._is_elsewhere(message, log_min):
-                        return message
-                except (StoreCorrupted, StoreFull):  # The index is of no use, or there is no space for it.
-                    offset = min((offset for _, offset in self._of_times(each, None)), default=each.last + 1)
-                    return next(messages(self._schedule.reader, queue, offset, each.last), None)
+            at, then_ms = self._searched.get(each.queue_id, (0, 0))
+            # If the clock was set back, or delivery stands still, what counted as delivered may wait.
+            first = max(each.first, at) if delivered_ms >= then_ms else each.first
+            gone = Range(each.topic, each.queue_id, first, each.last)
+            try:
+                found = self._first(gone, log_min, delivered_ms, left)
+            except (StoreCorrupted, StoreFull):  # The index is of no use, or there is no space for it.
+                found = self._first_unindexed(gone, left)
+            at = found[0].queue_offset if found is not None else max(first, each.last + 1)
+            self._searched[each.queue_id] = at, delivered_ms
+            if found is not None:
+                return found
+            if left is not None:
+                left -= max(0, each.last + 1 - first)
         return None
 
-    def _is_elsewhere(self, message: MessageExt, log_min: int) -> bool:
+    def _first(
+        self, gone: Range, log_min: int, delivered_ms: int, count_max: int | None
+    ) -> tuple[MessageExt, bool] | None:
+        queue = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id)
+        until = EVERYWHERE
+        # Below the end: what lies there is made findable once, since that waits for senders.
+        next_until = self._store.end() - 1
+        for count, message in enumerate(messages(self._schedule.reader, queue, gone.first, gone.last)):
+            if count_max is not None and count >= count_max:
+                return message, False
+            due_ms = due_ms_of(message)
+            if due_ms is None or due_ms <= delivered_ms:
+                continue
+            if not self._is_elsewhere(message, log_min, until):
+                return message, True
+            until = next_until
+        return None
+
+    def _first_unindexed(self, gone: Range, count_max: int | None) -> tuple[MessageExt, bool] | None:
+        places = self._of_times(gone, count_max)
+        first = gone.first if places is None else min((at for _, at in places), default=gone.last + 1)
+        queue = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id)
+        found = next(messages(self._schedule.reader, queue, first, gone.last), None)
+        return None if found is None else (found, places is not None)
+
+    def _is_elsewhere(self, message: MessageExt, log_min: int, until: int) -> bool:
         """Whether a message with a due time has a copy behind that log offset, or is recalled."""
-        found = stored(self._store, TIMER_TOPIC, message.msg_id, message.store_time_ms)
+        found = stored(self._store, TIMER_TOPIC, message.msg_id, message.store_time_ms, until=until)
         name = name_of(message)
         return any(one.log_offset >= log_min or is_marker(one) for one in found if name_of(one) == name)
 
-    def _of_times(self, gone: Range, count_max: int | None) -> Iterator[Found]:
+    def _of_times(self, gone: Range, count_max: int | None) -> Sequence[Found] | None:
+        """None where there are more messages to look at than that."""
         queue, reader = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id), self._schedule.reader
         delivered_ms = delivered_before(self._store, self._timer)
         waiting: dict[tuple[str, str], Found] = {}
-        for message in messages(reader, queue, gone.first, gone.last):
+        for count, message in enumerate(messages(reader, queue, gone.first, gone.last)):
+            if count_max is not None and count >= count_max:
+                return None
             name, due_ms = name_of(message), due_ms_of(message)
             if name is not None and due_ms is not None and due_ms > delivered_ms:
                 waiting[name] = name[0], message.queue_offset
         if not waiting:
-            return
+            return ()
         for count, message in enumerate(messages(reader, queue, gone.first)):
             if count_max is not None and count >= count_max:
-                return
+                return None
             if message.queue_offset > gone.last or is_marker(message):
                 waiting.pop(name_of(message) or ("", ""), None)
-        yield from waiting.values()
+        return tuple(waiting.values())
 
 
 def _by_topic(kind: str, gone: Range, found: Sequence[Found] | Iterator[Found]) -> Iterator[Waiting]:

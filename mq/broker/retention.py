@@ -42,6 +42,7 @@ HELD_BACK_MS = 72 * 3_600_000
 WARNED_AHEAD = 24.0  # hours
 RANGES_SHOWN = 20
 COPIES_LOOKED_AT = 20_000  # by the duty: a person who deletes messages waits for as many as there are
+TIMES_LOOKED_AT = 10_000  # the same of messages that may wait: its thread saves offsets, too
 WHY_HELD = {
     COPIED: "this directory is a copy, or was restored from one",
     LOST: "mq/settings.json, which says how long messages are kept, or mq/settings.lock beside it is lost or"
@@ -54,7 +55,8 @@ class LocalRetention:
 
     unread(ranges) is what of these messages some group has not read; waiting(ranges, log_min, count_max=...)
     what of them no group can read yet (see ExpiringWaiting).
-    first_of_times(ranges, log_min) is the first of those with a due time: its file is held back.
+    first_of_times(ranges, log_min, count_max) is the first of those with a due time: its file is held back;
+    or with False, where the search ended after so many.
     kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
     """
 
@@ -65,7 +67,7 @@ class LocalRetention:
         unread: Callable[[Sequence[Range]], Iterable[Unread]],
         waiting: Callable[..., Iterable[Waiting]],
         kept: Callable[[int, int], AbstractContextManager[object]],
-        first_of_times: Callable[[Sequence[Range], int], MessageExt | None],
+        first_of_times: Callable[[Sequence[Range], int, int | None], tuple[MessageExt, bool] | None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -144,12 +146,12 @@ class LocalRetention:
             check_number("retention_hours", hours, 0, 24 * 365 * 100)
         return self._expire(hours, 0)
 
-    def _expire(self, hours: float | None, term: int) -> int:
+    def _expire(self, hours: float | None, term: int, times_max: int | None = None) -> int:
         settings = self._settings.current()
         if hours is None and settings.held:
             log.info("%s: nothing is deleted: %s", self._store.root, WHY_HELD[settings.held])
             return 0
-        if (due := self._due(hours)) is None:
+        if (due := self._due(hours, times_max=times_max)) is None:
             return 0
         found = None
         with suppress(MQError, OSError):  # It is deleted whether or not the log can tell of it.
@@ -169,7 +171,7 @@ class LocalRetention:
         if not self._settings.current().held:
             control = self._store.control
             assert control is not None
-            self._expire(None, control.duties_term)
+            self._expire(None, control.duties_term, TIMES_LOOKED_AT)
 
     def warn_if_held(self) -> None:
         """Say in the log that nothing is deleted."""
@@ -234,7 +236,10 @@ class LocalRetention:
         if self._looked_ms is not None and self._pending(now_ms) is None:
             self._write_alive(now_ms, AWAY_MIN_MS)
 
-    def _due(self, hours: float | None, within_hours: float = 0.0) -> Due | None:
+    def _due(
+        self, hours: float | None, within_hours: float = 0.0, *, times_max: int | None = None
+    ) -> Due | None:
+        """times_max: so many messages that may wait are looked at; from there on, files stay for now."""
         settings = self._settings.current()
         kept_ms = settings.retention_ms if hours is None else int(hours * 3_600_000)
         due_after = partial(
@@ -249,10 +254,12 @@ class LocalRetention:
         due = due_after(kept_ms)
         if due is None or hours is not None or within_hours or kept_ms >= HELD_BACK_MS:
             return due
-        waiting = self._first_of_times(retention.ranges(self._store, due.log_min), due.log_min)
-        if waiting is None:
+        first = self._first_of_times(retention.ranges(self._store, due.log_min), due.log_min, times_max)
+        if first is None:
             return due
-        self._tell_held_back(waiting)
+        waiting, is_certain = first
+        if is_certain:
+            self._tell_held_back(waiting)
         found = retention.before(due, waiting.log_offset), due_after(HELD_BACK_MS)
         return max(filter(None, found), key=lambda each: each.log_min, default=None)
 

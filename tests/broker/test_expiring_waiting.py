@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from mq.api.retention import DELAYED, HALF, Range, Waiting
 from mq.broker.delay.pending import messages
 from mq.broker.local import LocalBroker
 from mq.cli.command import run
+from mq.store.index.find_records import stored
 from mq.store.log.reappend import Copies, changed
 from tests.support.eventually import eventually
 from tests.support.insides import schedule_of, store_of
@@ -105,16 +107,17 @@ def test_what_was_delivered_or_has_a_copy_that_stays_is_not_named(directory: Pat
 
 class Shortened:
     """A store whose messages were to be kept for three days, and are for an hour now. One that is due in a
-    day waits in one of its older files."""
+    day waits in one of its older files, after others that do."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, before_count: int = 0) -> None:
         self.broker = broker
         for name in ("orders", "others"):
             broker.create_topic(name, 1)
         fill(broker, "others", 30)
-        broker.topic("orders").send(b"far", delay_ms=24 * HOUR_MS)
+        for _ in range(before_count + 1):
+            broker.topic("orders").send(b"far", delay_ms=24 * HOUR_MS)
         queue = mq.MessageQueue(TIMER, broker.name, 0)
-        (self.far,) = messages(schedule_of(broker).reader, queue, 0)
+        *self.before, self.far = messages(schedule_of(broker).reader, queue, 0)
         fill(broker, "others", 60)
         broker.flush()
         broker.retention.change(hours=1)
@@ -126,10 +129,17 @@ class Shortened:
         for file in self.files:
             os.utime(file, (moment, moment))
 
-    def store_again(self, **changed_properties: str) -> None:
+    def store_again(self, message: mq.MessageExt | None = None, **changed_properties: str) -> None:
         """What a broker stores in the timer topic: the message on its way, or its marker."""
-        properties = changed(self.far.encoded, changed_properties)
-        Copies(store_of(self.broker)).append(TIMER, 0, self.far, properties, reconsume_times=0)
+        message = message or self.far
+        properties = changed(message.encoded, changed_properties)
+        Copies(store_of(self.broker)).append(TIMER, 0, message, properties, reconsume_times=0)
+
+    def store_others_again(self) -> None:
+        """All before it, in files that are not too old."""
+        fill(self.broker, "others", 30)
+        for message in self.before:
+            self.store_again(message, TIMER_ROLL_TIMES="1")
 
     def kept(self) -> list[Path]:
         return [file for file in self.files if file.exists()]
@@ -191,12 +201,13 @@ def test_it_does_not_wait_for_ever(
     )
 
 
+def no_space(*_: object) -> int:
+    raise mq.StoreFull("no space", path="index")
+
+
 def test_without_space_for_the_index_its_copies_are_looked_for(
     shortened: Shortened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_space(*_: object) -> int:
-        raise mq.StoreFull("no space", path="index")
-
     monkeypatch.setattr("mq.store.store.bring_up", no_space)
     shortened.age(1.1)
     shortened.broker.retention.expire()
@@ -204,3 +215,86 @@ def test_without_space_for_the_index_its_copies_are_looked_for(
     shortened.store_again(TIMER_ROLL_TIMES="1")
     shortened.broker.retention.expire()
     assert len(shortened.kept()) <= 1
+
+
+class Looked:
+    """What the search for messages that wait costs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.copies = self.repairs = 0
+        search, repair = stored, Copies.repair_tail
+
+        def counted(*arguments: Any, **options: Any) -> Iterator[mq.MessageExt]:
+            self.copies += 1
+            return search(*arguments, **options)
+
+        def counted_repair(copies: Copies) -> None:
+            self.repairs += 1
+            repair(copies)
+
+        monkeypatch.setattr("mq.broker.expiring_waiting.stored", counted)
+        monkeypatch.setattr(Copies, "repair_tail", counted_repair)
+
+
+@pytest.fixture
+def long_row(directory: Path) -> Iterator[Shortened]:
+    """Eight have a copy, and the last one waits."""
+    with open_small(directory, retention_hours=72, duties=False) as broker:
+        long_row = Shortened(broker, 8)
+        long_row.store_others_again()
+        long_row.age(1.1)
+        yield long_row
+
+
+def test_the_next_look_begins_with_what_held_files_back(
+    long_row: Shortened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Looked(monkeypatch)
+    long_row.broker.retention.work()
+    assert long_row.kept() == long_row.held()
+    assert (looked.copies, looked.repairs) == (9, 1)
+    for _ in range(2):
+        long_row.broker.retention.work()
+    assert long_row.kept() == long_row.held()
+    assert (looked.copies, looked.repairs) == (11, 3)
+    long_row.store_again(TIMER_ROLL_TIMES="1")
+    long_row.broker.retention.work()
+    assert long_row.kept() == []
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_look_of_the_duty_is_bounded(
+    long_row: Shortened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_indexed: bool
+) -> None:
+    """What it has not come to holds files back, and the log says nothing of it."""
+    monkeypatch.setattr("mq.broker.retention.TIMES_LOOKED_AT", 3)
+    looked = Looked(monkeypatch)
+    if not is_indexed:
+        monkeypatch.setattr("mq.store.store.bring_up", no_space)
+    with caplog.at_level(logging.INFO, "mq.retention"):
+        for count in range(1, 4):
+            long_row.broker.retention.work()
+            assert set(long_row.held()) <= set(long_row.kept())
+            assert looked.copies <= 3 * count
+            assert "kept longer than 1 h" not in caplog.text or count == 3
+    if is_indexed:
+        assert long_row.kept() == long_row.held()
+        assert f"message {long_row.far.msg_id}" in caplog.text
+    else:
+        assert int(long_row.kept()[0].name) <= long_row.before[0].log_offset
+    # Who asks for it waits until all is looked at.
+    long_row.broker.retention.expire()
+    assert long_row.kept() == long_row.held()
+
+
+def test_what_was_not_delivered_after_all_is_searched_again(
+    shortened: Shortened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was wrong for a moment."""
+    with monkeypatch.context() as clock:
+        clock.setattr("mq.broker.expiring_waiting.delivered_before", lambda *_: 1 << 60)
+        shortened.age(1.1)
+        clock.setattr("mq.store.retention.delete", lambda *_: None)
+        shortened.broker.retention.work()
+    shortened.broker.retention.work()
+    assert shortened.kept() == shortened.held()
