@@ -175,6 +175,40 @@ def test_what_stands_in_the_place_of_a_queue_is_moved_away(
     assert list(problems(path)) == []
 
 
+@pytest.mark.parametrize("place", ["", "orders", "orders/0", f"orders/0/{0:020}"])
+def test_what_cannot_be_moved_to_another_file_system_stays_beside(
+    path: Path, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where consumequeue, or the directory of a topic, is a link."""
+    move = Path.rename
+
+    def rename(source: Path, target: Path) -> Path:
+        if "damaged" in target.parts:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(source), None, str(target))
+        return move(source, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    in_the_way = path / "consumequeue" / place
+    is_file_wanted = in_the_way.is_file()
+    for number in range(2):
+        if is_file_wanted:
+            in_the_way.unlink()
+            in_the_way.mkdir()
+        else:
+            shutil.rmtree(in_the_way)
+            in_the_way.write_bytes(b"not a directory")
+        kept = in_the_way.with_name(f"damaged.{in_the_way.name}" + (".1" if number else ""))
+        with caplog.at_level(logging.WARNING, "mq.store"), open_store(path) as broker:
+            assert read(broker) == WHOLE
+            assert kept.is_dir() if is_file_wanted else kept.read_bytes() == b"not a directory"
+            assert broker.topics() == ["orders"]
+        assert f"{in_the_way} is no file or directory of a queue, and was moved to {kept}" in caplog.text
+        # Verifying names it, until somebody removes it.
+        assert all(f"{in_the_way.with_name('damaged.')}" in each for each in problems(path))
+    with open_store(path) as broker:
+        assert read(broker) == WHOLE
+
+
 @pytest.mark.parametrize("name", ["config/topics.json", "mq/groups/billing"])
 def test_a_directory_in_the_place_of_a_file_is_named(path: Path, name: str) -> None:
     def use() -> None:

@@ -1,10 +1,13 @@
 """What stands where a queue's directory or file belongs, and is none, goes to mq/damaged: it would keep the
-queue from being made anew."""
+queue from being made anew. Where a link leads to another file system, it stays there under another name."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from mq.store.directory.owner import make_directory
@@ -20,16 +23,24 @@ def set_aside(root: Path, paths: Sequence[Path]) -> None:
     damaged = root / "mq" / "damaged"
     make_directory(damaged)
     for path in paths:
-        name = "-".join(path.relative_to(root).parts)
-        target = next(
-            each
-            for number in range(1 << 30)
-            if not (each := damaged / (f"{name}.{number}" if number else name)).exists()
-        )
-        path.rename(target)
+        target = _free(damaged / "-".join(path.relative_to(root).parts))
+        try:
+            path.rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # No topic, queue or file of one has a dot in its name: it is in the way of nothing there.
+            target = _free(path.with_name(f"damaged.{path.name}"))
+            path.rename(target)
         sync_names(path.parent)
         _log.warning(
             "%s is no file or directory of a queue, and was moved to %s: the queue is made anew from the log",
             *(path, target),
         )
     sync_names(damaged)
+
+
+def _free(path: Path) -> Path:
+    """This, or with a number behind it, if there is something already."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    return next(each for each in chain([path], numbered) if not os.path.lexists(each))
