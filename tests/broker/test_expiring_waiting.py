@@ -21,7 +21,7 @@ from mq.store.index.find_records import stored
 from mq.store.log.reappend import Copies, changed
 from tests.support.eventually import eventually
 from tests.support.insides import schedule_of, store_of
-from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
+from tests.support.store.small_store import LOG_FILE_SIZE, fill, open_small, written
 
 TIMER, LEVELS, HALVES = "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"
 HOUR_MS = 3_600_000
@@ -122,7 +122,7 @@ class Shortened:
         broker.flush()
         broker.retention.change(hours=1)
         # One that is made ahead comes at any time.
-        self.files = [file for file in log_files(broker.path) if any(file.read_bytes())]
+        self.files = written(broker.path)
 
     def age(self, hours: float) -> None:
         moment = time.time() - hours * 3600

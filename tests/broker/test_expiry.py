@@ -22,7 +22,7 @@ from tests.support import assigned
 from tests.support.eventually import eventually
 from tests.support.insides import duties_of, schedule_of, store_of, timer_of
 from tests.support.store.peer import Peer
-from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
+from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small, written
 
 COUNT = 120
 HOUR_MS = 3_600_000
@@ -33,7 +33,7 @@ def filled(directory: Path, **options: Any) -> list[Path]:
     with open_small(directory, **options) as broker:
         broker.create_topic("A", 1)
         fill(broker, "A", COUNT)
-    return log_files(directory)
+    return written(directory)
 
 
 def age(directory: Path, hours: float) -> None:
@@ -53,7 +53,7 @@ def after_work(directory: Path, **options: Any) -> list[Path]:
     """The files of the log once a process has been the leader for a while."""
     with open_small(directory, duties=False, **options) as broker:
         broker.retention.work()
-    return [file for file in log_files(directory) if any(file.read_bytes())]
+    return written(directory)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_script_with_usual_options_goes_by_the_retention_of_the_store(director
     with Peer(directory) as script:
         script.do("broker.retention.work()")
         assert script.ask("broker.retention.hours") == 1000
-    assert log_files(directory) == files
+    assert written(directory) == files
 
 
 def test_a_new_store_keeps_messages_for_three_days_and_says_so_to_all(directory: Path) -> None:
@@ -206,9 +206,9 @@ def everything(broker: LocalBroker) -> Expiring:
     """What expires, by comparing the queues before and after."""
     before = {queue: broker.min_offset(queue) for topic in ("A", "B") for queue in broker.readable(topic)}
     expected = broker.retention.expiring()
-    files = len(log_files(broker.path))
+    files = len(written(broker.path))
     assert broker.expire() == expected.file_count
-    assert len(log_files(broker.path)) == files - expected.file_count
+    assert len(written(broker.path)) == files - expected.file_count
     ranges = [
         Range(queue.topic, queue.queue_id, low, broker.min_offset(queue) - 1)
         for queue, low in before.items()
@@ -343,7 +343,7 @@ def test_a_copy_deletes_nothing_before_it_is_confirmed(
         assert any("mq DIR retention --confirm" in line for line in told(logging.WARNING))
     with open_small(copy, retention_hours=1, change_settings=True) as broker:
         assert broker.retention.held, "a change of settings is no word on what is there"
-        assert len(log_files(copy)) == len(files)
+        assert len(written(copy)) == len(files)
         broker.retention.confirm()
         assert broker.retention.held == ""
         broker.retention.work()
@@ -397,7 +397,7 @@ def test_without_its_settings_a_store_deletes_nothing(directory: Path, harm: str
         assert log_files(directory)[: len(files)] == files
         broker.retention.confirm()
         broker.retention.work()
-        assert len(log_files(directory)) < len(files)
+        assert len(written(directory)) < len(files)
 
 
 def test_settings_that_go_under_an_open_store_stop_retention(directory: Path) -> None:

@@ -30,6 +30,7 @@ from tests.support.store.small_store import (
     open_small,
     queue_files,
     send,
+    written,
 )
 
 BORN_TIME = 1700000000000
@@ -190,7 +191,7 @@ def test_what_no_file_could_hold_is_refused_and_leaves_nothing(broker: LocalBrok
     with pytest.raises(mq.MessageTooLarge):
         append_many(broker, "A", 0, [mq.Message("A", b"x" * 3000), mq.Message("A", b"x" * 3000)])
     assert send(broker, "A", 0, b"x" * largest).queue_offset == 1
-    files = [file for file in log_files(directory) if any(file.read_bytes())]
+    files = written(directory)
     assert len(files) == 2
 
 

@@ -30,6 +30,7 @@ from tests.support.store.small_store import (
     open_small,
     queue_files,
     send,
+    written,
 )
 
 HOUR_MS = 3_600_000
@@ -48,11 +49,6 @@ def age(directory: Path, count: int, hours: float) -> None:
     for file in log_files(directory)[:count]:
         moment = time.time() - hours * 3600
         os.utime(file, (moment, moment))
-
-
-def written(directory: Path) -> list[Path]:
-    """The log's files that hold messages: one that is made ahead comes at any time."""
-    return [file for file in log_files(directory) if any(file.read_bytes())]
 
 
 AGES = st.lists(st.integers(0, 10), min_size=0, max_size=12)

@@ -93,6 +93,11 @@ def log_files(root: Path) -> list[Path]:
     return sorted((root / "commitlog").iterdir())
 
 
+def written(root: Path) -> list[Path]:
+    """The log's files that hold messages: one that is made ahead comes at any time."""
+    return [file for file in log_files(root) if any(file.read_bytes())]
+
+
 def queue_files(root: Path, topic: str, queue_id: int = 0) -> list[Path]:
     return sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())
 
