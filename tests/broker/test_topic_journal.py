@@ -23,6 +23,7 @@ from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.topic_journal import TopicJournal, listed_topics
 from mq.store.recovery.topic_begins import lower_begins
 from tests.support.insides import catalog_of, store_of
+from tests.support.store.small_store import log_files
 
 COUNT = topics_file.JOURNAL_FROM + 40
 NAMES = sorted(f"topic{number:03}" for number in range(COUNT))
@@ -337,7 +338,7 @@ os._exit(9)
         end = store_of(broker).end()
     subprocess.run([sys.executable, "-c", code, str(directory)], check=False)
     assert "late" not in listed(directory)
-    with next((directory / "commitlog").iterdir()).open("r+b") as log:
+    with log_files(directory)[0].open("r+b") as log:
         log.seek(end)
         log.write(bytes(64 << 10))
     (directory / "mq" / "control").unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mq
 from tests.cli.conftest import Run
+from tests.support.store.small_store import log_files
 
 RAW = b"\x1b]0;owned\x07 \xff\x9b31m\x7f end"
 
@@ -54,7 +55,7 @@ def test_verify_finds_nothing_wrong_with_a_good_store(run: Run) -> None:
 
 def test_verify_lists_what_is_wrong(run: Run, directory: Path) -> None:
     assert run("send", "orders", "a body that will be damaged").status == 0
-    log = next((directory / "commitlog").iterdir())
+    log = log_files(directory)[0]
     with log.open("r+b") as file:
         content = file.read(4096)
         file.seek(content.index(b"damaged"))

@@ -11,6 +11,7 @@ import mq
 from mq.cli.follow import MessageFilter, TopicFollower
 from tests.cli.conftest import ENVIRONMENT, Run, Start
 from tests.support.appending import append_one
+from tests.support.store.small_store import log_files
 
 
 def fill(directory: Path, count: int, *, begin: int = 0) -> None:
@@ -125,7 +126,7 @@ def test_json_has_a_line_for_each_message(run: Run, directory: Path) -> None:
 
 def damaged(directory: Path, text: bytes) -> None:
     """Spoil a body in the log."""
-    log = next((directory / "commitlog").iterdir())
+    log = log_files(directory)[0]
     content = log.read_bytes()
     with log.open("r+b") as file:
         file.seek(content.index(text))

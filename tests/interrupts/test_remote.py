@@ -45,10 +45,13 @@ def test_a_poll_that_is_interrupted_at_any_instruction_leaves_nothing_locked(bro
             consumer.poll(0.01)  # There is nothing: it waits.
             consumer.commit()
 
+        interrupted = 0
         for at in count():
-            if interrupted_at(poll, at, MODULES) is not None:
+            if interrupted_at(poll, at, MODULES) is None:
+                interrupted += 1
+            elif at > 50:  # With fewer its time was over at once, as on a busy machine.
                 break
-        assert at > 50
+        assert interrupted
         producer.send(mq.Message("orders", b"the last"))
         while not any(message.body == b"the last" for message in consumer.poll(PATIENCE)):
             pass

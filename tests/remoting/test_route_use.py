@@ -16,9 +16,11 @@ from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import TopicRoute
 from mq.remoting.codec.requests.name_servers import GetRoute
+from mq.remoting.codec.requests.statistics import GetConsumerConnections
+from mq.remoting.codec.response_codes import ResponseCode
 from tests.support.eventually import eventually
 from tests.support.fake_cluster import FakeCluster, open_cluster, requests_of
-from tests.support.remoting_peer import Peer, silence
+from tests.support.remoting_peer import Peer, silence, with_code
 
 UNUSED_SECONDS = 0.3
 
@@ -88,6 +90,7 @@ def test_a_poll_asks_for_a_route_for_longer_than_it_waits_for_messages(
     """A topic that is not there is asked for at each rebalance, and no answer comes in no time."""
     monkeypatch.setattr(pull_consumer, "LOCK_SECONDS", 0.0)
     FakeCluster(peer).queue_counts["orders"] = 1
+    peer.on(GetConsumerConnections.CODE, with_code(ResponseCode.CONSUMER_NOT_ONLINE))
     with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
         for topic in ("missing", "orders"):
             consumer.subscribe(topic)

@@ -20,6 +20,7 @@ from mq.spark.target import locate
 from tests.spark.reading import batch_rows, send, source, struct
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.store.small_store import log_files
 
 
 def numbered(count: int) -> list[bytes]:
@@ -316,7 +317,7 @@ def test_a_topic_made_again_while_it_is_looked_at(
 
 def test_a_damaged_message_in_a_batch(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, b"first", b"second body", b"third")
-    log = next((directory / "commitlog").iterdir())
+    log = log_files(directory)[0]
     at = log.read_bytes().index(b"second body")
     with log.open("r+b") as file:
         file.seek(at)
@@ -351,7 +352,7 @@ def test_a_body_that_does_not_decompress(broker: LocalBroker, directory: Path) -
 def test_a_damaged_message_behind_others_that_are_not_wanted(broker: LocalBroker, directory: Path) -> None:
     for number, tag in enumerate(("other", "paid", "other", "other", "paid", "paid")):
         send(broker, "orders", 0, b"body %d" % number, tags=tag)
-    log = next((directory / "commitlog").iterdir())
+    log = log_files(directory)[0]
     at = log.read_bytes().index(b"body 4")
     with log.open("r+b") as file:
         file.seek(at)
