@@ -150,19 +150,25 @@ def test_stale_units_hide_no_message_from_retention(
             assert found[-len(kept) :] == kept
 
 
+def misplace(path: Path) -> bool:
+    """A directory for a file, or a file for a directory; whether a file is wanted."""
+    is_file_wanted = path.is_file()
+    if is_file_wanted:
+        path.unlink()
+        path.mkdir()
+    else:
+        shutil.rmtree(path)
+        path.write_bytes(b"not a directory")
+    return is_file_wanted
+
+
 @pytest.mark.parametrize("place", ["", "orders", "orders/0", f"orders/0/{0:020}"])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_stands_in_the_place_of_a_queue_is_moved_away(
     path: Path, place: str, is_killed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_the_way = path / "consumequeue" / place
-    is_file_wanted = in_the_way.is_file()
-    if is_file_wanted:
-        in_the_way.unlink()
-        in_the_way.mkdir()
-    else:
-        shutil.rmtree(in_the_way)
-        in_the_way.write_bytes(b"not a directory")
+    is_file_wanted = misplace(in_the_way)
     if is_killed:
         (path / "mq" / "control").unlink()
     with caplog.at_level(logging.WARNING, "mq.store"), open_store(path) as broker:
@@ -189,14 +195,8 @@ def test_what_cannot_be_moved_to_another_file_system_stays_beside(
 
     monkeypatch.setattr(Path, "rename", rename)
     in_the_way = path / "consumequeue" / place
-    is_file_wanted = in_the_way.is_file()
     for number in range(2):
-        if is_file_wanted:
-            in_the_way.unlink()
-            in_the_way.mkdir()
-        else:
-            shutil.rmtree(in_the_way)
-            in_the_way.write_bytes(b"not a directory")
+        is_file_wanted = misplace(in_the_way)
         kept = in_the_way.with_name(f"damaged.{in_the_way.name}" + (".1" if number else ""))
         with caplog.at_level(logging.WARNING, "mq.store"), open_store(path) as broker:
             assert read(broker) == WHOLE

@@ -164,8 +164,8 @@ class Catalog:
                 self._topics.fold()
 
     def delete(self, name: str, forget: Callable[[str], None]) -> None:
-        """Delete a topic and its queues; forget(name) is told when nothing more can be
-        sent to it, and again when they are gone. See LocalBroker.delete_topic."""
+        """Delete a topic and its queues; forget(name) is told when nothing more can be sent to it, and again
+        when its queues are gone. See LocalBroker.delete_topic."""
         check_topic(name)
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")

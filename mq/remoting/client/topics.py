@@ -123,7 +123,7 @@ class RemoteTopics:
         known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
         asks_for_any = replace(change, shrink=False) == ANY
         if asks_for_any and known.keys() >= set(self._brokers.names()) and known:
-            return  # Nothing is to be sent, so no master is needed.
+            return  # No broker is sent anything, so none needs a master.
         # All are made before one is sent, so that a refusal changes nothing.
         requests = {
             name: self._request(name, topic, known.get(name), change)

@@ -446,6 +446,17 @@ def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptur
         assert "received_total" in caplog.text
 
 
+def another_has_room(server: Server, store: Gated) -> None:
+    """Once the connections are lost. Their members leave, and what had begun ends."""
+    eventually(lambda: server.connections == 0, lambda: server.connections)
+    with RawClient(server) as honest:
+        honest.send(Frame(GetClusterInfo.CODE, body=bytes(2 << 20)))
+        assert honest.receive().code == ResponseCode.SUCCESS
+    store.permits.release(100)
+    eventually(lambda: not server.served.members.all(), server.served.members.all)
+    server.close()
+
+
 def test_what_a_lost_connection_has_sent_takes_no_room_from_others(caplog: pytest.LogCaptureFixture) -> None:
     """Its oneway requests are dropped where others need the room. Its members leave all the same."""
     with Gated() as store, serve(store, port=0, namesrv_port=0, received_total=4 << 20) as server:
@@ -458,14 +469,8 @@ def test_what_a_lost_connection_has_sent_takes_no_room_from_others(caplog: pytes
             flood.send(Frame(GetAllGroups.CODE, flags=2))  # The members leave after this.
             eventually(lambda: store.begun == 2, lambda: store.begun)
             assert received(server) > 3 << 20
-        eventually(lambda: server.connections == 0, lambda: server.connections)
-        with RawClient(server) as honest:
-            honest.send(Frame(GetClusterInfo.CODE, body=bytes(2 << 20)))
-            assert honest.receive().code == ResponseCode.SUCCESS
+        another_has_room(server, store)
         assert "received_total" in caplog.text
-        store.permits.release(100)
-        eventually(lambda: not server.served.members.all(), server.served.members.all)
-        server.close()
         assert topic.queues[0].max_offset == 1  # the one that had begun
 
 
@@ -480,14 +485,8 @@ def test_oneway_ends_of_a_lost_connection_take_no_room_from_others(
                 flood.send(oneway_end(bytes(80_000)))
             eventually(lambda: store.begun == POOL_COUNT, lambda: store.begun)
             eventually(lambda: received(server) > 3_200_000, lambda: received(server))
-        eventually(lambda: server.connections == 0, lambda: server.connections)
-        with RawClient(server) as honest:
-            honest.send(Frame(GetClusterInfo.CODE, body=bytes(2 << 20)))
-            assert honest.receive().code == ResponseCode.SUCCESS
+        another_has_room(server, store)
         assert "received_total" in caplog.text
-        store.permits.release(100)
-        eventually(lambda: not server.served.members.all(), server.served.members.all)
-        server.close()
         assert store.begun == POOL_COUNT
 
 

@@ -117,9 +117,8 @@ class RemoteMembers:
         _check_client_id(heartbeat.client_id)
         named = {each.group_name for each in heartbeat.producer_data_set}
         named |= {each.group_name for each in heartbeat.consumer_data_set}
-        named = set(
-            filter(is_group_name, named)
-        )  # The others are refused below, and nothing is kept of them.
+        # Names that no group may have are refused below, and nothing is kept of them.
+        named = set(filter(is_group_name, named))
         known_groups = self._named.setdefault(connection, set())
         if len(known_groups | named) > GROUPS_MAX:
             raise InsufficientResources(
