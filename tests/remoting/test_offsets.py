@@ -11,33 +11,51 @@ from typing import Any, cast
 import pytest
 
 from mq.api.results import MessageQueue
-from mq.errors import RequestTimeout
+from mq.errors import MQError, RequestTimeout
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.connection import Answered
+from mq.remoting.client.groups import claims
 from mq.remoting.client.groups.claims import ClaimOwner, RemoteClaim
 from mq.remoting.client.groups.offsets import QueueOffset
 from mq.remoting.client.namespace import Namespace
+from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.requests.offsets import UpdateConsumerOffset
+from mq.remoting.codec.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 class Written:
-    """Brokers that note the offsets which they are sent."""
+    """Brokers that note the offsets which they are sent. `kept` is what one has that is asked."""
 
     code = ResponseCode.SUCCESS
+    kept: int | None = None
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.waiting: list[Answered] = []
         self.answers = True
         self.is_in_route = True
+        self.asked = 0
+        self.told = self.answer
 
-    def ask_async(self, broker_name: str, request: UpdateConsumerOffset, answered: Answered) -> bool:
+    def answer(self) -> Frame | MQError:
+        if self.kept is None:
+            return Frame(ResponseCode.QUERY_NOT_FOUND)
+        return Frame(ResponseCode.SUCCESS, fields={"offset": str(self.kept)})
+
+    def offset_or_none(self, broker_name: str, request: QueryConsumerOffset) -> int | None:
+        return self.kept
+
+    def ask_async(self, broker_name: str, request: Request, answered: Answered) -> bool:
         if not self.is_in_route:
             return False
+        if isinstance(request, QueryConsumerOffset):
+            self.asked += 1
+            answered(self.told())
+            return True
+        assert isinstance(request, UpdateConsumerOffset)
         self.offsets.append(request.commit_offset)
         if self.answers:
             answered(Frame(self.code))
@@ -271,3 +289,130 @@ def test_an_earlier_offset_that_the_broker_confirmed_last_is_written_over() -> N
     written.waiting.pop()(Frame(written.code))
     offset.write()
     assert written.offsets == [100, 110]
+
+
+def confirmed_at(written: Written, clock: Clock, number: int) -> QueueOffset:
+    """An offset that the broker must have on its disk."""
+    offset = offset_at(written, clock)
+    offset.raise_to(number)
+    for _ in range(5):
+        offset.write()
+        clock.now += 5
+    written.offsets.clear()
+    return offset
+
+
+def test_an_offset_that_an_earlier_owner_lowered_is_written_again() -> None:
+    """It had a listener that took its time, and released the queue after the new owner had consumed all."""
+    written, clock = Written(), Clock()
+    offset = confirmed_at(written, clock, 225)
+    written.kept = 134
+    for _ in range(12):
+        offset.write()
+        offset.check()
+        clock.now += 5
+    assert written.asked == 1
+    assert written.offsets == [225] * 4
+
+
+@pytest.mark.parametrize("kept", [225, 300])
+def test_an_offset_that_the_broker_has_is_not_written_again(kept: int) -> None:
+    written, clock = Written(), Clock()
+    offset = confirmed_at(written, clock, 225)
+    written.kept = kept
+    for _ in range(25):
+        offset.write()
+        offset.check()
+        clock.now += 5
+    assert written.offsets == []
+    assert 3 <= written.asked <= 5, "every 30 s"
+
+
+def test_a_broker_that_has_forgotten_an_offset_gets_it_again() -> None:
+    written, clock = Written(), Clock()
+    offset = confirmed_at(written, clock, 225)
+    clock.now += 30
+    offset.check()
+    offset.write()
+    assert written.offsets == [225]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Frame(ResponseCode.SUCCESS, fields={"offset": "many"}),
+        Frame(ResponseCode.SUCCESS),
+        Frame(ResponseCode.SYSTEM_ERROR),
+        RequestTimeout("no answer"),
+    ],
+)
+def test_what_does_not_tell_an_offset_is_asked_again(answer: Frame | MQError) -> None:
+    written, clock = Written(), Clock()
+    offset = confirmed_at(written, clock, 225)
+    written.told = lambda: answer
+    clock.now += 30
+    offset.check()
+    offset.check()
+    written.is_in_route = False
+    offset.check()
+    written.is_in_route = True
+    offset.write()
+    assert written.offsets == []
+    assert written.asked == 2
+
+
+def test_an_offset_that_was_only_read_is_not_looked_after() -> None:
+    """A consumer that has committed nothing has no say."""
+    written, clock = Written(), Clock()
+    written.kept = 225
+    offset = confirmed_at(written, clock, 134)
+    assert offset.query() == 225
+    written.kept = 50
+    clock.now += 1000
+    offset.check()
+    offset.write()
+    assert written.asked == 0
+    assert written.offsets == []
+
+
+def test_a_release_lowers_no_offset() -> None:
+    """The next owner may have begun already, where the consumption is not ordered."""
+    written = Written()
+    written.kept = 225
+    offset = offset_at(written)
+    offset.raise_to(134)
+    offset.write_and_wait()
+    assert written.offsets == []
+    offset.raise_to(226)
+    offset.write_and_wait()
+    assert written.offsets == [226]
+
+
+def test_a_release_writes_a_smaller_offset_that_was_set() -> None:
+    """The consumer sought back, and the write got lost."""
+    written = Written()
+    written.kept = 225
+    offset = offset_at(written)
+    offset.raise_to(225)
+    offset.write()
+    written.answers = False
+    with pytest.raises(RequestTimeout):
+        offset.set(50)
+    written.answers = True
+    offset.write_and_wait()
+    assert written.offsets == [225, 50]
+
+
+def test_a_lock_that_was_not_renewed_in_time_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run ends without its last messages where the lock is lost; the claim must not commit them then."""
+    clock = Clock()
+    monkeypatch.setattr(claims, "monotonic", clock)
+    owner = SimpleNamespace(brokers=Written(), wire_group="billing", namespace=Namespace())
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    messages = claim.while_held(iter("abc"))
+    assert next(messages) == "a"
+    clock.now += claims.LOCK_SECONDS + 1
+    assert list(messages) == []
+    claim.renewed()
+    assert claim.is_lost()
+    assert not claim.commit(3)

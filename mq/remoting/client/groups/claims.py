@@ -75,7 +75,7 @@ class RemoteClaim:
         self._offset = QueueOffset(owner.brokers, owner.wire_group, owner.namespace.wire_queue(queue))
         self._locked_at = monotonic() if is_locked else None
         self._reset_to: int | None = None
-        self._is_lost = self._is_released = self._is_reset = False
+        self._is_lost = self._is_expired = self._is_released = self._is_reset = False
         self._pull: ClaimPuller | None = None
 
     # Called by the consumer.
@@ -115,7 +115,9 @@ class RemoteClaim:
     def is_lost(self) -> bool:
         """See Claim.is_lost."""
         locked_at = self._locked_at
-        return self._is_lost or (locked_at is not None and monotonic() - locked_at > LOCK_SECONDS)
+        if locked_at is not None and monotonic() - locked_at > LOCK_SECONDS:
+            self._is_expired = True  # for good, as a run ends when it is: its rest would count as consumed
+        return self._is_lost or self._is_expired
 
     def while_held(self, messages: Iterator[T]) -> Iterator[T]:
         """See Claim.while_held."""
@@ -234,6 +236,11 @@ class RemoteClaim:
         """Send the committed offset to the broker."""
         if not self._is_lost and not self._is_reset:
             self._offset.write()
+
+    def check_offset(self) -> None:
+        """Replace a smaller offset at the broker: an earlier owner may have written it late."""
+        if not self.is_lost() and not self._is_reset:
+            self._offset.check()
 
     # Called by its pulls: see PullParameters.
 

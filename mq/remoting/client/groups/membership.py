@@ -155,6 +155,7 @@ class RemoteMembership:
     def write_offsets(self) -> None:
         for claim in list(self.claims.values()):
             claim.write_offset()
+            claim.check_offset()
 
     def renew_locks(self) -> None:
         """Ask each broker to renew the locks, without waiting. A queue that it does not confirm is lost."""
