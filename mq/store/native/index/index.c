@@ -21,12 +21,13 @@ _Static_assert(AT_INDEX_NEXT_UNIT == AT_INDEX_SLOTS_USED + 4, "that neighbour");
 _Static_assert(MQ_INDEX_HEADER_SIZE % MQ_INDEX_SLOT_SIZE == 0, "a slot is read and written whole");
 _Static_assert(AT_INDEX_UNIT_PREVIOUS + 4 == MQ_INDEX_UNIT_SIZE, "no gap at a unit's end");
 
-enum { ALLOCATE_STEP = 1 << 20 };
+enum { ALLOCATE_STEP = 1 << 20, PAGE = 4096 };
 
 struct mq_index {
     uint8_t *bytes;
     int64_t size;
     int64_t allocated; /* bytes of the file that have blocks, as far as this handle has seen to it */
+    uint8_t *touched;  /* a bit for each page that it has seen to; NULL if mapped for reading only */
     int32_t slot_count;
     int32_t unit_count;
     int fd; /* -1 if mapped for reading only */
@@ -131,6 +132,13 @@ int mq_index_open(const char *path, int32_t slot_count, int32_t unit_count, int 
         if (bytes == MAP_FAILED) result = MQ_IO;
         else index->bytes = bytes;
     }
+    if (!result && writable) {
+        index->touched = calloc((size_t)(index->size / PAGE / 8 + 1), 1);
+        if (!index->touched) {
+            munmap(index->bytes, (size_t)index->size);
+            result = MQ_MEMORY;
+        }
+    }
     int saved = errno;
     if (index->fd >= 0 && (result || !writable)) {
         close(index->fd);
@@ -152,6 +160,7 @@ void mq_index_close(mq_index **opened) {
     *opened = NULL;
     munmap(index->bytes, (size_t)index->size);
     if (index->fd >= 0) close(index->fd);
+    free(index->touched);
     free(index);
 }
 
@@ -182,10 +191,21 @@ static int allocate(mq_index *index, int64_t end) {
     if (index->fd < 0) return MQ_READ_ONLY;
     int64_t to = end > index->size - ALLOCATE_STEP ? index->size : end + ALLOCATE_STEP;
     int result = mq_fail_at(MQ_FAIL_ALLOCATE) ? MQ_FULL : mq_linux_allocate(index->fd, index->allocated, to);
-    /* Touched here, where no room is a result: see mq_linux_populate. */
-    if (!result) result = mq_linux_populate(index->bytes + index->allocated, to - index->allocated);
     if (!result) index->allocated = to;
     return result;
+}
+
+/* See that these bytes can be written to: here, no room for their page is a result (see mq_linux_populate).
+ * Page by page: the slots are 20 MB, all of which would be written to disk for a single message. */
+static int touch(mq_index *index, int64_t at, int64_t size) {
+    for (int64_t page = at / PAGE; page <= (at + size - 1) / PAGE; page++) {
+        uint8_t bit = (uint8_t)(1 << page % 8);
+        if (index->touched[page / 8] & bit) continue;
+        int result = mq_linux_populate(index->bytes + page * PAGE, 1);
+        if (result) return result;
+        index->touched[page / 8] |= bit;
+    }
+    return 0;
 }
 
 int mq_index_continue(mq_index *index, const mq_index_state *before) {
@@ -193,6 +213,7 @@ int mq_index_continue(mq_index *index, const mq_index_state *before) {
     mq_index_get_state(index, &state);
     if (state.units > 0) return 0;
     int result = allocate(index, MQ_INDEX_HEADER_SIZE);
+    if (!result) result = touch(index, 0, MQ_INDEX_HEADER_SIZE);
     if (result) return result;
     if (before->end_log_offset > 0) {
         store_word(index, AT_INDEX_BEGIN_LOG_OFFSET, before->end_log_offset);
@@ -216,13 +237,19 @@ int mq_index_put(mq_index *index, int32_t hash, int64_t log_offset, int64_t stor
     if (hash < 0) return MQ_INVALID;
     load_counts(index, &slots_used, &next_unit);
     /* Up to this unit, which may turn out to be in use, and two more. */
-    int32_t touched = index->unit_count - next_unit > 3 ? next_unit + 3 : index->unit_count;
-    int result = allocate(index, file_size(index->slot_count, touched));
+    int32_t units_end = index->unit_count - next_unit > 3 ? next_unit + 3 : index->unit_count;
+    int64_t units_at = file_size(index->slot_count, next_unit);
+    int64_t size = file_size(index->slot_count, units_end);
+    int32_t slot = hash % index->slot_count;
+    int result = allocate(index, size);
+    if (!result) result = touch(index, 0, MQ_INDEX_HEADER_SIZE);
+    if (!result && size > units_at) result = touch(index, units_at, size - units_at);
+    if (!result)
+        result = touch(index, MQ_INDEX_HEADER_SIZE + (int64_t)MQ_INDEX_SLOT_SIZE * slot, MQ_INDEX_SLOT_SIZE);
     if (result) return result;
     if (count_cut_put(index, &slots_used, &next_unit)) store_counts(index, slots_used, next_unit);
     if (next_unit >= index->unit_count) return 0;
 
-    int32_t slot = hash % index->slot_count;
     int32_t previous = load_slot(index, slot);
     if (previous < 0 || previous >= next_unit) previous = 0;
     int64_t begin = load_word(index, AT_INDEX_BEGIN_TIME);
