@@ -99,7 +99,7 @@ class ThreadPool(Generic[Request]):
         try:
             self._perform(request)
         finally:
-            was_left = _was_left(self._brief)
+            was_left = _was_left(self._brief, request)
         return was_left
 
     def yield_lead(self) -> None:
@@ -231,10 +231,10 @@ class ThreadPool(Generic[Request]):
             return self._watcher is worker
 
 
-def _was_left(brief: list[Request]) -> bool:
-    """Take the run out; False if somebody else has."""
+def _was_left(brief: list[Request], request: Request) -> bool:
+    """Take the run out; False if somebody else has: another one in here is the next leader's."""
     try:
-        brief.pop()
-    except IndexError:
+        brief.remove(request)
+    except ValueError:
         return False
     return True
