@@ -254,7 +254,7 @@ class ConsumeLoop:
         except (BrokerClosed, ForkedBroker):
             raise
         except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
-            owned.hold_off(now, error)
+            owned.hold_off(self._clock(), error)
             self._must_look = True
             return None
 
@@ -359,7 +359,7 @@ class ConsumeLoop:
             except (BrokerClosed, ForkedBroker):
                 raise
             except Exception as error:  # noqa: BLE001 - of a topic that was deleted, say
-                owned.hold_off(now, error)
+                owned.hold_off(self._clock(), error)
 
     def _next_look(self, owned: OwnedQueue, now: float, expired: list[ConsumeRequest]) -> float:
         due, cache = float("inf"), owned.cache
