@@ -300,7 +300,8 @@ def consume(
         consumer.start()
         while not parent.poll(REPORT_INTERVAL):
             with writing:
-                parent.send(Report(tally, held))
+                report = Report(Tally() + tally, held)
+            parent.send(report)  # It waits for the parent; the listeners need not.
     parent.send(Report(tally))
 
 

@@ -361,13 +361,29 @@ def test_what_does_not_tell_an_offset_is_asked_again(answer: Frame | MQError) ->
     assert written.asked == 2
 
 
-def test_an_offset_that_was_only_read_is_not_looked_after() -> None:
-    """A consumer that has committed nothing has no say."""
+def test_an_offset_that_was_only_read_is_looked_after_too() -> None:
+    """The owner has found everything consumed, and commits nothing before the next message."""
     written, clock = Written(), Clock()
     written.kept = 225
-    offset = confirmed_at(written, clock, 134)
+    offset = offset_at(written, clock)
     assert offset.query() == 225
-    written.kept = 50
+    offset.check()
+    assert written.asked == 0
+    written.kept = 134
+    clock.now += 30
+    offset.check()
+    offset.write()
+    assert written.offsets == [225]
+
+
+def test_without_an_offset_there_is_nothing_to_look_after() -> None:
+    written, clock = Written(), Clock()
+    offset = offset_at(written, clock)
+    assert offset.query() is None
+    clock.now += 1000
+    offset.check()
+    offset.raise_to(7)
+    offset.forget()
     clock.now += 1000
     offset.check()
     offset.write()
@@ -416,3 +432,21 @@ def test_a_lock_that_was_not_renewed_in_time_is_lost_for_good(monkeypatch: pytes
     claim.renewed()
     assert claim.is_lost()
     assert not claim.commit(3)
+
+
+def test_a_run_may_be_cut_short_while_its_thread_takes_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader does so, for a rebalance, say."""
+    owner = SimpleNamespace(brokers=Written(), wire_group="billing", namespace=Namespace())
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    left = claim.while_held(iter("abc"))
+    rest: list[str] = []
+
+    def interrupted() -> float:
+        monkeypatch.setattr(claims, "monotonic", monotonic)
+        rest.extend(left)
+        return monotonic()
+
+    monkeypatch.setattr(claims, "monotonic", interrupted)
+    assert next(left) == "a"
+    assert rest == ["b", "c"]
+    assert list(left) == []

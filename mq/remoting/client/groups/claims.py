@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import takewhile
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
@@ -123,13 +124,8 @@ class RemoteClaim:
         """See Claim.while_held."""
         if self._locked_at is None:
             return messages
-        return self._while_locked(messages)
-
-    def _while_locked(self, messages: Iterator[T]) -> Iterator[T]:
-        for message in messages:
-            if self.is_lost():
-                return
-            yield message
+        # No generator: the leader may cut a run short while its thread takes the next message.
+        return takewhile(lambda _: not self.is_lost(), messages)
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""

@@ -159,7 +159,8 @@ class RemoteMembership:
 
     def renew_locks(self) -> None:
         """Ask each broker to renew the locks, without waiting. A queue that it does not confirm is lost."""
-        locked = [claim for claim in list(self.claims.values()) if claim.is_locked]
+        claims = list(self.claims.values())
+        locked = [claim for claim in claims if claim.is_locked and not claim.is_lost()]
         for name in {claim.queue.broker_name for claim in locked}:
             address = self.brokers.cluster.address(name)
             if address is not None:

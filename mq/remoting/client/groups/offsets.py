@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from math import inf
 from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
@@ -83,8 +82,7 @@ class QueueOffset:
         self._is_dirty = False  # the broker has not confirmed the offset yet
         self._is_set = False  # it was set, and may be smaller than the broker's
         self._is_kept = True  # it has had the time to put it on disk
-        self._known_since = 0.0  # the first time that it confirmed it,
-        self._confirmed_at = inf  # and the last; inf for an offset that it told
+        self._known_since = self._confirmed_at = 0.0  # the first and the last time that it confirmed it
 
     @property
     def offset(self) -> int | None:
@@ -123,7 +121,7 @@ class QueueOffset:
             self._forget(None)
 
     def _forget(self, offset: int | None) -> None:
-        self._offset, self._confirmed_at = offset, inf
+        self._offset, self._confirmed_at = offset, self._clock()
         self._is_dirty, self._is_set, self._is_kept = False, False, True
 
     def to_carry(self) -> int | None:
@@ -176,7 +174,7 @@ class QueueOffset:
         again where it has a smaller one. Does nothing until 30 s after the last confirmation."""
         with self._lock:
             is_due = not self._is_dirty and self._clock() - self._confirmed_at >= CHECK_SECONDS
-            if not is_due or self._is_checking:
+            if self._offset is None or not is_due or self._is_checking:
                 return
             self._is_checking = True
 
