@@ -18,7 +18,7 @@ def owned_from_25(listener: Listener) -> OwnedQueue:
         queue=MessageQueue("orders", "mq", 0),
         puller=lambda: None,
         committed=lambda: 25,
-        commit=lambda offset: True,
+        commit=lambda _: True,
     )
     delivery = Delivery("orders", Selection(None, lambda found: found), listener)
     return OwnedQueue(cast(Any, None), claim, delivery)

@@ -135,6 +135,17 @@ def test_default_geometry_of_the_worked_example(tmp_path: Path) -> None:
     assert file.path.stat().st_blocks * 512 < 23 << 20  # Slots, and a first step of units.
 
 
+def test_an_entry_touches_its_own_pages_alone(tmp_path: Path) -> None:
+    """All that are touched are written to disk when the last process closes."""
+    file = open_file(tmp_path / NAME, 5_000_000, 20_000_000)
+    for number in range(10):
+        assert put(file, "TopicA", f"k{number}", number, T) == 1
+    _, _, area = Path("/proc/self/smaps").read_text().partition(f"{file.path}\n")
+    resident = re.search(r"^Rss: +(\d+) kB", area, re.MULTILINE)
+    assert resident is not None
+    assert int(resident[1]) < 1024, "some pages of 4 KiB for each, whatever the kernel maps beside them"
+
+
 @pytest.mark.parametrize(
     ("topic", "key", "hash_"),
     [("T", "5eeedzu", 0), ("TopicTest", "key1", 1655984460), ("TopicTest", "order-1001", 1043804929)],
