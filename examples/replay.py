@@ -211,11 +211,16 @@ def recorded_events(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def opened(directory: str) -> mq.Broker:
+    """The store, or the cluster."""
+    return mq.open(directory, timeout=ANSWER_MAX) if directory.startswith(SCHEME) else mq.open(directory)
+
+
 def produce(directory: str, events: str, number: int, parent: Connection) -> None:
     """Send the events of every path that is this producer's."""
     sent = Tally()
     reported = time.monotonic()
-    with mq.open(directory) as broker, mq.Producer(broker, group="replay") as producer:
+    with opened(directory) as broker, mq.Producer(broker, group="replay") as producer:
         # Fixed for all messages, even while a broker is down: so a path keeps its queue and its order.
         queues = broker.topic(TOPIC).queues
         for event in recorded_events(Path(events)):
@@ -290,7 +295,7 @@ def consume(
             held = delivery.seq
         threading.Event().wait()
 
-    with mq.open(directory) as broker, mq.PushConsumer(broker, plan.group, ordered=plan.ordered) as consumer:
+    with opened(directory) as broker, mq.PushConsumer(broker, plan.group, ordered=plan.ordered) as consumer:
         if plan.sql:
             consumer.subscribe(TOPIC, sql=plan.sql, listener=count)
         else:
@@ -573,13 +578,10 @@ def main() -> None:
             sys.exit("replay: there is nothing to replay")
         console.print(f"{len(paths):,} events from {arguments.input or checkout}")
         started = time.monotonic()
+        where = arguments.directory or str(Path(scratch) / "store")
         if arguments.cluster:
             where = SCHEME + arguments.cluster
-            opened = mq.open(where, timeout=ANSWER_MAX)
-        else:
-            where = arguments.directory or str(Path(scratch) / "store")
-            opened = mq.open(where)
-        with opened as broker:
+        with opened(where) as broker:
             broker.create_topic(TOPIC, QUEUE_COUNT)
             with (
                 Run(where, str(events), broker, truths) as run,

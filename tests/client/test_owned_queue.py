@@ -40,6 +40,8 @@ def test_what_was_asked_for_is_committed_by_the_one_who_did() -> None:
     assert request is not None
     owned.finish(request)
     owned.take_in((31, [], 40))
-    assert owned.committed == 25
+    owned.deliver_by(Delivery("orders", Selection(None, lambda found: found), print))
+    owned.take_in((40, [], 50))
+    assert owned.committed == 25, "nor is it by a listener that came later"
     owned.commit()
-    assert owned.committed == 40
+    assert owned.committed == 50

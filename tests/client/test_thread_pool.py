@@ -14,16 +14,17 @@ def test_a_leader_that_was_relieved_leads_no_more_beside_the_next_one() -> None:
     leads: dict[str, bool] = {}
     names = iter(["first", "second"])
     relieved, next_runs, first_is_over = threading.Event(), threading.Event(), threading.Event()
+    second_is_over = threading.Event()
     lock = threading.Lock()
 
     def lead(worker: Worker) -> str | None:
         name = next(names, None)
         if name is not None:
             leads[name] = pool.perform_while_leading(name)
-            if name == "first":
-                first_is_over.set()
-        with lock:
-            pool.end()
+            (first_is_over if name == "first" else second_is_over).set()
+        if second_is_over.is_set():
+            with lock:
+                pool.end()
         return None
 
     def perform(name: str) -> None:
@@ -38,6 +39,7 @@ def test_a_leader_that_was_relieved_leads_no_more_beside_the_next_one() -> None:
         "billing", 1, lock, lead=lead, take=lambda: None, perform=perform, stuck=lambda _: relieved.set()
     )
     pool.start()
+    assert second_is_over.wait(SOON)
     pool.join(lambda: SOON)
     assert relieved.is_set()
     assert leads == {"first": False, "second": True}

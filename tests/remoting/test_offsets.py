@@ -315,17 +315,38 @@ def test_an_offset_that_an_earlier_owner_lowered_is_written_again() -> None:
     assert written.offsets == [225] * 4
 
 
-@pytest.mark.parametrize("kept", [225, 300])
-def test_an_offset_that_the_broker_has_is_not_written_again(kept: int) -> None:
+def test_an_offset_that_the_broker_has_is_not_written_again() -> None:
     written, clock = Written(), Clock()
     offset = confirmed_at(written, clock, 225)
-    written.kept = kept
+    written.kept = 225
     for _ in range(25):
         offset.write()
         offset.check()
         clock.now += 5
     assert written.offsets == []
     assert 3 <= written.asked <= 5, "every 30 s"
+
+
+def test_a_greater_offset_is_another_owners_who_may_seek_back() -> None:
+    written, clock = Written(), Clock()
+    offset = confirmed_at(written, clock, 134)
+    written.kept = 225
+    clock.now += 30
+    offset.check()
+    written.kept = 50
+    clock.now += 1000
+    offset.check()
+    offset.write()
+    assert written.offsets == []
+    assert written.asked == 1
+    offset.raise_to(300)
+    offset.write()
+    for _ in range(5):
+        clock.now += 5
+        offset.write()
+    clock.now += 30
+    offset.check()
+    assert written.asked == 2, "its owner is back"
 
 
 def test_a_broker_that_has_forgotten_an_offset_gets_it_again() -> None:
@@ -419,6 +440,17 @@ def test_a_release_writes_a_smaller_offset_that_was_set() -> None:
     assert written.offsets == [225, 50]
 
 
+def test_a_release_writes_what_was_consumed_since_a_seek_back() -> None:
+    """Until it is on the broker's disk, an earlier write may come between."""
+    written = Written()
+    offset = offset_at(written)
+    offset.set(50)
+    written.kept = 134
+    offset.raise_to(60)
+    offset.write_and_wait()
+    assert written.offsets == [50, 60]
+
+
 def test_a_lock_that_was_not_renewed_in_time_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run ends without its last messages where the lock is lost; the claim must not commit them then."""
     clock = Clock()
@@ -432,6 +464,21 @@ def test_a_lock_that_was_not_renewed_in_time_is_lost_for_good(monkeypatch: pytes
     claim.renewed()
     assert claim.is_lost()
     assert not claim.commit(3)
+
+
+def test_without_its_lock_a_claim_writes_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member may have it by now."""
+    clock, written = Clock(), Written()
+    monkeypatch.setattr(claims, "monotonic", clock)
+    owner = SimpleNamespace(brokers=written, wire_group="billing", namespace=Namespace())
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    assert claim.commit(134)
+    clock.now += claims.LOCK_SECONDS + 1
+    assert claim.committed_offset() is None
+    claim.write_offset()
+    claim.check_offset()
+    assert written.offsets == []
+    assert written.asked == 0
 
 
 def test_a_run_may_be_cut_short_while_its_thread_takes_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

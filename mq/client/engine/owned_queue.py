@@ -161,9 +161,8 @@ class OwnedQueue:
         if self.is_draining or self.cache.next != begin:
             return
         self.cache.put(messages, end)
-        if not self.cache.count and (self.delivery.is_heard or self.committed == begin):
-            # What the filter left out is no lag, where nothing in front of it waits for a commit, as what
-            # was asked for may.
+        if not self.cache.count and self.cache.begun <= self.committed and not self._is_sought:
+            # What the filter left out is no lag, where nothing in front of it waits for a commit.
             self.commit()
 
     def pass_over(self, error: StoreCorrupted) -> Pulled:

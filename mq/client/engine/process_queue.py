@@ -95,7 +95,7 @@ class MessageRun:
 class ProcessQueue:
     """The messages of one queue between being pulled and being consumed."""
 
-    __slots__ = ("_begun", "_held", "_weighs", "count", "held_size", "next", "open", "ready", "size")
+    __slots__ = ("_held", "_weighs", "begun", "count", "held_size", "next", "open", "ready", "size")
 
     def __init__(self, offset: int, *, weighs: bool = True) -> None:
         self._weighs = weighs  # False: nobody asks for `size`, which stays 0
@@ -106,7 +106,7 @@ class ProcessQueue:
         self.ready: deque[MessageRun] = deque()  # nobody has begun them; by offset
         self._held: list[MessageRun] = []  # wait for their time, by that; of one message each
         self.held_size = 0  # their bytes, whether or not it weighs
-        self._begun = offset  # the end of what anybody ever took
+        self.begun = offset  # the end of what anybody ever took
 
     def put(self, messages: list[MessageExt], end: int) -> None:
         """Take in what was pulled from `next` on: these are all that are wanted before `end`."""
@@ -139,8 +139,8 @@ class ProcessQueue:
             opened.append(run)
         else:
             insort(opened, run, key=_begin_of)
-        if run.begin >= self._begun:
-            self._begun = run.end
+        if run.begin >= self.begun:
+            self.begun = run.end
         return run
 
     def finish(self, run: MessageRun, again: Sequence[MessageExt] = (), due: float | None = None) -> None:
@@ -158,8 +158,8 @@ class ProcessQueue:
                     self._hold(message, share, due)
             else:
                 begin = again[0].queue_offset
-                if self._begun == run.end:
-                    self._begun = begin
+                if self.begun == run.end:
+                    self.begun = begin
                 self._put_back(MessageRun(begin, list(again), False, share * len(again)))
         self.size -= size
 
@@ -167,10 +167,10 @@ class ProcessQueue:
         """Take from a run what is not begun: it is ready again. A thread at work on it finds no more."""
         rest = list(run.left)
         if rest:
-            is_last = self._begun == run.end
+            is_last = self.begun == run.end
             cut_off = run.split(len(run.messages) - len(rest))
             if is_last:
-                self._begun = cut_off.begin
+                self.begun = cut_off.begin
             self._put_back(cut_off)
 
     def settle(self, run: MessageRun, in_hand: int) -> None:
@@ -186,10 +186,10 @@ class ProcessQueue:
         """Forget what nobody has begun, for another to pull. What lies below something begun is kept, and
         must be consumed before the queue can be given up: otherwise that would be delivered twice."""
         for run in self.open:
-            if run.end == self._begun:
+            if run.end == self.begun:
                 self.cut(run)
                 break
-        while self.ready and self.ready[-1].begin >= self._begun:
+        while self.ready and self.ready[-1].begin >= self.begun:
             run = self.ready.pop()
             self.count -= len(run.messages)
             self.size -= run.size

@@ -109,6 +109,12 @@ class ClaimPuller:
             return result
         return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, self._min_offset, self._max_offset)
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether an answer waits that says that the offset was reset, or is no offset of the queue."""
+        result = self._result
+        return result is not None and result.status is PullStatus.OFFSET_ILLEGAL
+
     def close(self) -> None:
         """Stop pulling; the answer to the pending request is dropped."""
         with self._lock:

@@ -184,7 +184,7 @@ class RemoteClaim:
             if self._reset_to is not None:
                 self._offset.set(self._reset_to)  # Instead of what was committed before.
             elif self._owner.is_unresponsive(self.queue.broker_name):
-                self._offset.write()
+                self.write_offset()
             else:
                 self._offset.write_and_wait()
         except MQError as error:
@@ -230,18 +230,20 @@ class RemoteClaim:
 
     def write_offset(self) -> None:
         """Send the committed offset to the broker."""
-        if not self._is_lost and not self._is_reset:
+        if not self.is_lost() and not self._is_reset:
             self._offset.write()
 
     def check_offset(self) -> None:
-        """Replace a smaller offset at the broker: an earlier owner may have written it late."""
-        if not self.is_lost() and not self._is_reset:
+        """Replace a smaller offset at the broker: an earlier owner may have written it late. Not where the
+        consumer has not taken yet what says that the offset was reset."""
+        is_moved = self._pull is not None and self._pull.is_moved
+        if not self.is_lost() and not self._is_reset and not is_moved:
             self._offset.check()
 
     # Called by its pulls: see PullParameters.
 
     def committed_offset(self) -> int | None:
-        return None if self._is_reset or self._is_lost else self._offset.to_carry()
+        return None if self._is_reset or self.is_lost() else self._offset.to_carry()
 
     def own_subscription(self) -> Subscription | None:
         return self._owner.own_subscription(self.queue)

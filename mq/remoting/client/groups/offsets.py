@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
@@ -80,7 +81,7 @@ class QueueOffset:
         self._is_writing = False  # while a write() waits for its answer
         self._is_checking = False  # while a check() does
         self._is_dirty = False  # the broker has not confirmed the offset yet
-        self._is_set = False  # it was set, and may be smaller than the broker's
+        self._is_set = False  # it was set lately, and may be smaller than the broker's
         self._is_kept = True  # it has had the time to put it on disk
         self._known_since = self._confirmed_at = 0.0  # the first and the last time that it confirmed it
 
@@ -159,7 +160,7 @@ class QueueOffset:
 
     def write_and_wait(self) -> None:
         """Write an offset that the broker has not confirmed, and wait for the answer; none that is smaller
-        than the broker's, unless it was set. Raises RemotingError, RequestTimeout."""
+        than the broker's, unless the offset was set lately. Raises RemotingError, RequestTimeout."""
         with self._lock:
             # A write that is under way may reach the broker after the first one of the next owner.
             offset = self._offset if self._is_dirty or self._is_writing else None
@@ -187,7 +188,8 @@ class QueueOffset:
                 if at_broker < self._offset:
                     self._is_dirty = True
                 else:
-                    self._confirmed_at = self._clock()
+                    # A greater one is another owner's, who is the one to look after it.
+                    self._confirmed_at = self._clock() if at_broker == self._offset else inf
 
         is_sent = False
         try:
@@ -209,8 +211,10 @@ class QueueOffset:
                 return
             self._confirmed_at = self._clock()
             if self._is_dirty:
-                self._known_since, self._is_dirty, self._is_set = self._confirmed_at, False, False
+                self._known_since, self._is_dirty = self._confirmed_at, False
             self._is_kept = self._confirmed_at - self._known_since >= KEPT_SECONDS
+            if self._is_kept:
+                self._is_set = False
 
 
 def _told(answer: Frame | MQError) -> int | None:

@@ -107,7 +107,7 @@ int mq_linux_sync_directory(const char *path) {
 }
 
 int mq_linux_populate(void *address, int64_t size) {
-    uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
+    uintptr_t page = (uintptr_t)address & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
     int result;
     do
         result =
