@@ -69,6 +69,7 @@ final class Consumer {
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("billing");
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(30_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(Server.TOPIC, "*");
         consumer.registerMessageListener(listener);

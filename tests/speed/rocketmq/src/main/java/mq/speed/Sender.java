@@ -41,6 +41,7 @@ final class Sender {
         DefaultMQProducer producer = new DefaultMQProducer("senders");
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(30_000);
+        producer.setMqClientApiTimeout(30_000);
         producer.start();
         return producer;
     }

@@ -233,6 +233,7 @@ public final class Speed {
         DefaultMQProducer producer = new DefaultMQProducer("speed");
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.start();
         return producer;
     }
@@ -241,6 +242,7 @@ public final class Speed {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("consumer-" + System.nanoTime());
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener(listener);
