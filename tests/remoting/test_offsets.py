@@ -302,15 +302,20 @@ def confirmed_at(written: Written, clock: Clock, number: int) -> QueueOffset:
     return offset
 
 
+def pass_time(offset: QueueOffset, clock: Clock, ticks: int) -> None:
+    """What its owner does every 5 s."""
+    for _ in range(ticks):
+        offset.write()
+        offset.check()
+        clock.now += 5
+
+
 def test_an_offset_that_an_earlier_owner_lowered_is_written_again() -> None:
     """It had a listener that took its time, and released the queue after the new owner had consumed all."""
     written, clock = Written(), Clock()
     offset = confirmed_at(written, clock, 225)
     written.kept = 134
-    for _ in range(12):
-        offset.write()
-        offset.check()
-        clock.now += 5
+    pass_time(offset, clock, 12)
     assert written.asked == 1
     assert written.offsets == [225] * 4
 
@@ -319,10 +324,7 @@ def test_an_offset_that_the_broker_has_is_not_written_again() -> None:
     written, clock = Written(), Clock()
     offset = confirmed_at(written, clock, 225)
     written.kept = 225
-    for _ in range(25):
-        offset.write()
-        offset.check()
-        clock.now += 5
+    pass_time(offset, clock, 25)
     assert written.offsets == []
     assert 3 <= written.asked <= 5, "every 30 s"
 

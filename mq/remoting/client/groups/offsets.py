@@ -188,7 +188,7 @@ class QueueOffset:
                 if at_broker < self._offset:
                     self._is_dirty = True
                 else:
-                    # A greater one is another owner's, who is the one to look after it.
+                    # Another owner has written a greater one, and looks after it.
                     self._confirmed_at = self._clock() if at_broker == self._offset else inf
 
         is_sent = False
