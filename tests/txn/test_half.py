@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -230,13 +231,15 @@ class TestNames:
         assert names_of(lambda: [self.half(14, "a"), self.half(15, "a")]) == {}
 
 
+GIVEN_UP_SOON: dict[str, Any] = {
+    "transaction_timeout": 0.001,
+    "transaction_check_interval": 0.05,
+    "transaction_check_max": 1,
+}
+
+
 def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
-    options: dict[str, Any] = {
-        "transaction_timeout": 0.001,
-        "transaction_check_interval": 0.05,
-        "transaction_check_max": 1,
-    }
-    with mq.open(directory, **options) as broker:
+    with mq.open(directory, **GIVEN_UP_SOON) as broker:
         prepared(broker, mq.Message("orders", b"one", tags="paid"))
         wait_until(lambda: [each.given_up for each in broker.transactions.undecided()] == [True])
         found = records(broker, GIVEN_UP_TOPIC)
@@ -246,6 +249,34 @@ def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
     ours = {"__CRC32#": None}
     assert {**decode(waiting.encoded), **ours} == {**decode(halves[1].encoded), **ours}
     assert decode(waiting.encoded)["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+
+
+def test_one_is_resumed_in_the_middle_of_the_round_that_gave_it_up(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is open until the round has committed how far it is, as one is that was resumed before."""
+    with mq.open(directory, **GIVEN_UP_SOON) as broker:
+        halves, resumed = broker.transactions.halves, threading.Event()
+        flush = halves.flush
+
+        def held() -> None:
+            flush()
+            if halves.end(halves.given_up):
+                assert resumed.wait(60)
+
+        monkeypatch.setattr(halves, "flush", held)
+        prepared(broker, mq.Message("orders", b"one"))
+        try:
+            wait_until(lambda: halves.end(halves.given_up) == 1)
+            (waiting,) = broker.transactions.undecided()
+            assert waiting.given_up
+            for _ in range(2):
+                broker.transactions.resume(waiting.message.msg_id)
+            assert [each.given_up for each in broker.transactions.undecided()] == [False]
+        finally:
+            resumed.set()
+        wait_until(lambda: halves.end(halves.given_up) == 2)
+        assert [HalfMessage(half).times_checked for half in records(broker, HALF_TOPIC)] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

@@ -45,6 +45,7 @@ __all__ = [
     "named",
     "names_of",
     "places_in",
+    "was_given_up",
 ]
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -120,6 +121,12 @@ def half_of(message: MessageExt, name: int | None = None) -> Half:
         message.store_time_ms,
         immunity_ms(message.encoded),
     )
+
+
+def was_given_up(half: MessageExt, waiting: MessageExt) -> bool:
+    """Whether this half message is the one that was given up, which waits there, and was not resumed since. A
+    round says only at its end that it is handled: until then it is as open as one that was resumed."""
+    return half.log_offset < waiting.log_offset
 
 
 def places_in(body: bytes, end: int = PLACE_MAX) -> list[int]:

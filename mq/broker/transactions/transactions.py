@@ -282,7 +282,8 @@ class LocalTransactions:
         how: int = self._store_once(message, state) if before is None else before
         copies = self._copies_of(message.msg_id)
         if before is None or copies:
-            places = sorted({half_queues.name_of(message), message.queue_offset, *copies})
+            of_copies = (copy.queue_offset for copy in copies)
+            places = sorted({half_queues.name_of(message), message.queue_offset, *of_copies})
             list(self.halves.tell(self.table(), places, Ledger(places[-1] + 1, 0)))
         return how
 
@@ -351,11 +352,10 @@ class LocalTransactions:
             return True
         return bool(self._copies_of(message.msg_id) or self._found(GIVEN_UP_TOPIC, message.msg_id))
 
-    def _copies_of(self, unique_id: str) -> list[int]:
-        """The places of half messages with this unique id that nobody has told of."""
+    def _copies_of(self, unique_id: str) -> list[MessageExt]:
+        """The half messages with this unique id that nobody has told of."""
         ledger = self._known()
-        places = (found.queue_offset for found in self._found(HALF_TOPIC, unique_id))
-        return [place for place in places if ledger.is_open(place)]
+        return [found for found in self._found(HALF_TOPIC, unique_id) if ledger.is_open(found.queue_offset)]
 
     def _known(self) -> Ledger:
         """What op records tell by now. Kept, since there may be many of them."""
@@ -373,22 +373,24 @@ class LocalTransactions:
     def undecided(self) -> list[Undecided]:
         """See Transactions.undecided."""
         self._store.live()
-        halves = self.halves
+        halves, found = self.halves, []
         open_ones = halves.open_ones(self._known(), halves.end(halves.halves))
         newest = {message.msg_id: message for message in open_ones}
-        found = [
-            _undecided(message, given_up=False)
-            for message in newest.values()
-            if not self._has_entry_ended(half_queues.name_of(message))
-        ]
         queue = halves.given_up
         begin = self._reader.min_offset(queue) if halves.end(queue) else 0
         given_up = {message.msg_id: message for message in halves.all(queue, begin, halves.end(queue))}
         for msg_id, message in given_up.items():
-            name = half_queues.named(message)
-            has_ended = (name is not None and self._has_entry_ended(name)) or self._is_committed(message)
-            if msg_id not in newest and not has_ended:
-                found.append(_undecided(message, given_up=True))
+            half = newest.get(msg_id)
+            if half is None or half_queues.was_given_up(half, message):
+                newest.pop(msg_id, None)
+                name = half_queues.named(message)
+                if not (name is not None and self._has_entry_ended(name)) and not self._is_committed(message):
+                    found.append(_undecided(message, given_up=True))
+        found += [
+            _undecided(message, given_up=False)
+            for message in newest.values()
+            if not self._has_entry_ended(half_queues.name_of(message))
+        ]
         return sorted(found, key=lambda each: (each.message.born_time_ms, each.message.log_offset))
 
     def _has_entry_ended(self, name: int) -> bool:
@@ -414,7 +416,7 @@ class LocalTransactions:
             if entry in WORDS or self._is_committed(message):
                 how = WORDS.get(entry, COMMIT.name)
                 raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
-            if self._copies_of(msg_id):
+            if not all(half_queues.was_given_up(half, message) for half in self._copies_of(msg_id)):
                 return  # It was resumed before.
             self.halves.resume(message)
 
