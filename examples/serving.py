@@ -27,7 +27,8 @@ with (
     consumer.start()
     store.create_topic("orders", 2)
 
-    with mq.open("rocketmq://" + server.name_server) as anywhere, mq.Producer(anywhere) as producer:
+    address = "rocketmq://" + server.name_server
+    with mq.open(address, timeout=30.0) as anywhere, mq.Producer(anywhere, timeout=30.0) as producer:
         for number in range(3):
             producer.send(mq.Message("orders", f"order {number}".encode(), tags="paid"))
     done.wait()

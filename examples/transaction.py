@@ -13,7 +13,7 @@ import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
 # Short times for the example. In production: a deposit that takes longer than this is rejected.
-SOON: dict[str, Any] = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
+SOON: dict[str, Any] = {"transaction_timeout": 2.0, "transaction_check_interval": 0.2}
 
 
 def connect() -> sqlite3.Connection:

@@ -42,18 +42,16 @@ def workers() -> list[threading.Thread]:
 @contextmanager
 def busy() -> Iterator[threading.Event]:
     """One call is running without a waiter. Setting the event ends it."""
-    end, begun = threading.Event(), threading.Event()
+    end = threading.Event()
 
     def work() -> None:
-        begun.set()
+        set_alarm(0.05)  # Once it has begun: the signal comes to the main thread, which waits for it.
         assert end.wait(PATIENCE)
 
     with alarms() as set_alarm:
         with suppress(Interrupted):
-            set_alarm(0.05)
             uninterrupted(work)
         set_alarm(0.0)
-    assert begun.wait(PATIENCE)
     try:
         yield end
     finally:
@@ -110,10 +108,14 @@ def undone_where_not_returned() -> bool:
 
 def test_an_interrupt_of_the_wait_lets_the_work_be_done_and_undone() -> None:
     end, undone = threading.Event(), threading.Event()
+
+    def work() -> None:
+        set_alarm(0.05)
+        end.wait(PATIENCE)
+
     with alarms() as set_alarm:
         with suppress(Interrupted):
-            set_alarm(0.05)
-            uninterrupted(lambda: end.wait(PATIENCE), lambda _: undone.set())
+            uninterrupted(work, lambda _: undone.set())
         set_alarm(0.0)
     assert not undone.is_set()
     end.set()
@@ -204,10 +206,13 @@ def test_a_child_that_a_signal_handler_forks_waits_for_nothing_of_the_parent() -
     def forks(_number: int, _frame: FrameType | None) -> None:
         pids.append(os.fork())
 
+    def work() -> bool:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return until(lambda: bool(pids))
+
     own, before = os.getpid(), signal.signal(signal.SIGALRM, forks)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        result = uninterrupted(lambda: until(lambda: bool(pids)))
+        result = uninterrupted(work)
     except ForkedBroker:
         os._exit(0 if pids == [0] and uninterrupted(lambda: 5) == 5 else 1)
     finally:
@@ -239,10 +244,12 @@ class Late:
 def cut_short(work):
     def late(number, frame):
         raise TimeoutError
+    def begun():
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        work()
     signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        uninterrupted(work)
+        uninterrupted(begun)
     except TimeoutError:
         pass
 
@@ -329,7 +336,7 @@ def test_what_is_dropped_while_open_is_closed_with_a_warning() -> None:
     closed: list[str] = []
     with pytest.warns(ResourceWarning, match="Opened object .* was dropped and not closed"):
         Opened(closed)
-    assert closed == ["closed"]
+    assert until(lambda: closed == ["closed"])
 
 
 @pytest.mark.parametrize("options", [{"is_open": False}, {"pid": 1}])

@@ -17,7 +17,7 @@ from tests.support.processes.freezer import HIERARCHIES, frozen
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL
 
-LEASE = 3.0  # Far from what this process, which runs, may stand still for.
+LEASE = 6.0  # Far from what this process, which runs, may stand still for.
 LEASES: dict[str, Any] = {"duties_lease": LEASE, "queue_lease": LEASE}
 SAID = "which is stopped by the freezer of its cgroup: thaw its container, or end it"
 WAYS = {

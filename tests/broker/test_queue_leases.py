@@ -41,7 +41,7 @@ from tests.support.joining import QUEUES, client_ids, join, taken_over
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, send
 
-SHORT = 1.5
+SHORT = 4.0  # Far from what a process that runs may stand still for.
 PATIENCE = 60.0
 
 

@@ -36,6 +36,8 @@ def test_replicate_follows_until_it_is_interrupted(tmp_path: Path, directory: Pa
                     address,
                     "--broker",
                     server.address,
+                    "--master-timeout",
+                    "60",
                 ],
                 cwd=ROOT,
                 env=ENVIRONMENT,
@@ -81,7 +83,7 @@ def test_replicate_signs_and_encrypts_its_requests_to_the_master(tmp_path: Path,
         end = master.replication.log_range[1]
         command = [*MQ, str(directory), "--json", "replicate", server.ha_address or ""]
         command += ["--broker", server.address, "--master-access-key", "copy"]
-        command += ["--master-tls-ca", str(certificates.authority)]
+        command += ["--master-tls-ca", str(certificates.authority), "--master-timeout", "60"]
         with subprocess.Popen(
             command,
             cwd=ROOT,

@@ -16,6 +16,7 @@ import pytest
 
 import mq
 from mq.cli.verbs.groups import SILENT
+from mq.client.engine import dispatcher
 from tests.cli.conftest import ROOT, Run
 from tests.support import assigned
 
@@ -149,7 +150,10 @@ def test_a_pull_consumer_that_is_paused_or_does_not_ask(run: Run, broker: mq.Loc
         assert reason(run, broker, "paused") == "paused by its consumer"
 
 
-def test_more_in_memory_than_may_be(run: Run, broker: mq.LocalBroker) -> None:
+def test_more_in_memory_than_may_be(
+    run: Run, broker: mq.LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "NOTE_SECONDS", 3600.0)  # From then on its listener is what it waits for.
     done = threading.Event()
     for number in range(10):
         broker.topic("orders").send(b"order %d" % number)

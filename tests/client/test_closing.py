@@ -196,7 +196,7 @@ def test_a_dropped_pull_consumer_is_told_of_and_leaves(directory: Path) -> None:
         del consumer
         with pytest.warns(ResourceWarning, match="was dropped and not closed"):
             held.clear()
-        assert joined(broker) == []
+        assert until(lambda: joined(broker) == [])
         assert broker.group("g").lag("t") == 1  # It was not committed.
 
 

@@ -16,6 +16,7 @@ import pytest
 import mq
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue
+from mq.client.engine import dispatcher
 from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS, MemoryBroker
@@ -757,7 +758,8 @@ def test_an_allocation_that_is_nonsense_changes_nothing_and_is_reported(
     assert "keeps the queues it has: allocate failed for orders: ValueError" in caplog.text
 
 
-def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
+def test_a_full_cache_is_not_pulled_into_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "NOTE_SECONDS", 3600.0)  # From then on its listener is what it waits for.
     broker = make()
     send(broker, *numbered(500))
     open_lock = threading.Event()
@@ -771,7 +773,8 @@ def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
     assert len(heard.messages) == 500
 
 
-def test_what_is_far_from_the_first_is_not_pulled() -> None:
+def test_what_is_far_from_the_first_is_not_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "NOTE_SECONDS", 3600.0)
     broker = make()
     send(broker, *numbered(500))
     open_lock = threading.Event()

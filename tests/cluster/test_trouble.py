@@ -211,6 +211,7 @@ def test_what_is_cut_or_refused_is_sent_again_under_the_same_id() -> None:
                 twice = producer.send(mq.Message("orders", b"2"))
                 proxy.heal()
                 (queue,) = broker.topic("orders").queues
+                wait_until(lambda: queue.max_offset >= 3)  # Acknowledged is not yet in the queue.
                 found = queue.read(0).messages
                 assert [message.body for message in found] in ([b"0", b"1", b"2"], [b"0", b"1", b"2", b"2"])
                 assert {message.msg_id for message in found if message.body == b"2"} == {twice.msg_id}
@@ -297,7 +298,7 @@ def test_another_producer_answers_the_check_of_a_killed_one(version: Version) ->
             consuming(other, "orders", "billing") as got,
         ):
             wait_until(lambda: got == [b"paid"], 240.0)
-        assert asked == [b"paid"]
+        assert set(asked) == {b"paid"}  # A slow machine has it ask twice before it hears the answer.
 
 
 def test_a_consumer_outlives_a_deleted_topic() -> None:
@@ -337,7 +338,8 @@ def test_a_killed_broker_gets_the_offsets_back_that_it_had_only_in_memory() -> N
             cluster.brokers["a"].kill()
             cluster.brokers["a"].restart()
             wait_until(is_committed)
-            assert got == [b"1"]
+            # A route that was asked for while the broker was away has the queue given up, and begun anew.
+            assert set(got) == {b"1"}
 
 
 @pytest.mark.parametrize("version", ["5.3", "4.9"])

@@ -179,6 +179,6 @@ def test_a_consumer_with_assigned_queues_makes_the_group_anew(broker: mq.Broker,
         assert consumer.committed(queue) is None
         assert consumer.position(queue) == 1
         consumer.commit()
-        consumer.poll(1.0)
+        consumer.poll(PATIENCE)
         consumer.commit()
     assert broker.group(GROUP).offsets("orders") == {queue.message_queue: queue.max_offset}

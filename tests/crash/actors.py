@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import resource
 import signal
@@ -43,6 +44,8 @@ from tests.support.processes.trace import (
     key_of,
     seen,
 )
+from tests.support.store.sleeping import asleep
+from tests.support.threads import threads_named
 
 __all__ = [
     "follower",
@@ -192,6 +195,8 @@ def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, pause
                 assert len(found) == 1, f"a query finds {len(found)} of what was sent just before"
             time.sleep(0.001)
             if pause.exists():
+                for thread in threads_named("mq-prepare"):
+                    asleep(os.getpid(), thread.native_id)  # It takes the log's lock for moments.
                 pause.with_suffix(".paused").touch()
                 while pause.exists() and not stopping:
                     time.sleep(0.001)

@@ -30,6 +30,9 @@ def sender(root: str, key: str, put: int) -> None:
         nonlocal number
         number += 1
         if number == put:
+            time.sleep(
+                PREPARED_SECONDS
+            )  # Else the thread that makes room may be stopped with the log's lock.
             _stop()
         change(self, digest, time_ms, place)
 
@@ -44,7 +47,7 @@ def usual_sender(root: str, key: str, fail: str) -> None:
     with mq.open(root, duties=False, **SMALL) as broker:
         producer = mq.Producer(broker, dedup_window=3600)
         producer.send(order(b"before"), dedup_key="before")
-        time.sleep(PREPARED_SECONDS)  # Else the thread that makes room may be stopped with the log's lock.
+        time.sleep(PREPARED_SECONDS)
         os.environ["MQ_FAIL"] = fail
         producer.send(order(b"of the stopped"), dedup_key=key)
 

@@ -302,7 +302,9 @@ def test_a_send_that_fails_leaves_what_a_longer_window_knows(
 ) -> None:
     patient, hasty = producer_of(broker), producer_of(broker, 0.001, timeout=0.05, retries=0)
     first = patient.send(order(b"one"), dedup_key="key-1")
-    hasty.send(order(b"other"), dedup_key="key-2")  # From the second one on, C sends those with a key.
+    hasty.send(
+        order(b"other"), dedup_key="key-2", timeout=60.0
+    )  # From the second one on, C sends those with a key.
     time.sleep(0.005)
     if is_usual:
         with (

@@ -83,12 +83,15 @@ def test_a_sender_is_stopped_with_the_bucket_of_its_key(
             "send": lambda: producer.send(order(b"refused"), dedup_key="key"),
             # Its time runs before the producer's thread begins with it.
             "asynchronous": lambda: producer.send_async(
-                order(b"refused"), dedup_key="key", timeout=10 * LIMIT
+                order(b"refused"), dedup_key="key", timeout=30 * LIMIT
             ).result(),
         }
         check(refused, LIMIT, rf"process {process.pid} \(.*\), which is stopped")
         check(other_calls(broker), PATIENCE, "")
-        check({"known": lambda: producer.send(order(b"before"), dedup_key="before")}, PATIENCE, "")
+        known: Calls = {
+            "known": lambda: producer.send(order(b"before"), dedup_key="before", timeout=PATIENCE)
+        }
+        check(known, PATIENCE, "")
         go_on(process, nursery)
         results = [producer.send(order(b"late"), dedup_key="key", timeout=PATIENCE) for _ in range(2)]
     (stored,) = broker.query("orders", "key")
@@ -116,12 +119,15 @@ def test_a_sender_is_stopped_in_the_one_call_that_sends(
         said = rf"process {process.pid} \(.*\), which is stopped"
         check({"send": lambda: producer.send(order(b"refused"), dedup_key="key")}, LIMIT, said)
         check(other_calls(broker), PATIENCE, "")
-        check({"another": lambda: producer.send(order(b"another"), dedup_key="other")}, PATIENCE, "")
+        another: Calls = {
+            "another": lambda: producer.send(order(b"another"), dedup_key="other", timeout=PATIENCE)
+        }
+        check(another, PATIENCE, "")
         if dies:
             process.kill()
         else:
             go_on(process, nursery)
-        results = [producer.send(order(b"late"), dedup_key="key") for _ in range(2)]
+        results = [producer.send(order(b"late"), dedup_key="key", timeout=PATIENCE) for _ in range(2)]
     (stored,) = broker.query("orders", "key")
     is_late = dies and point in ("KEY_LOCKED", "KEY_CLAIMED")
     assert stored.body == (b"late" if is_late else b"of the stopped")

@@ -111,7 +111,8 @@ master = mq.open("var/master")
 server = mq.remoting.serve(master, port=0, namesrv_port=0, ha_port=0)
 mq.remoting.serve = lambda broker, **_: contextlib.nullcontext()
 follow = mq.remoting.replicate
-mq.remoting.replicate = lambda _, directory: follow(server.ha_address, directory, broker=server.address)
+patient = {"broker": server.address, "timeout": 60.0}
+mq.remoting.replicate = lambda _, directory: follow(server.ha_address, directory, **patient)
 """,
         2: "broker.close()\nserver.close()\nmaster.close()",
     },

@@ -306,7 +306,8 @@ broker.close()
 
 SHUT_DOWN = """
 import sys, threading, mq
-broker = mq.open(sys.argv[1], transaction_timeout=0.01, transaction_check_interval=0.01)
+OFTEN = {"transaction_timeout": 0.01, "transaction_check_interval": 0.01, "transaction_check_max": 1_000_000}
+broker = mq.open(sys.argv[1], **OFTEN)
 broker.create_topic("orders", 1)
 COMMIT = mq.TransactionState.COMMIT
 producer = mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN)

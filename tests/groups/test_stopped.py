@@ -27,7 +27,7 @@ from tests.support.processes.nursery import Nursery, Process
 from tests.support.store.sizes import SIZES
 
 QUEUES = 2
-LEASE = 4.0  # Far from what a successor, which runs, may stand still for.
+LEASE = 8.0  # Far from what a successor, which runs, may stand still for.
 KINDS = ("push", "ordered", "lists", "pull", "loop", "aio")
 # Where it is stopped: with nothing to do, in its listener, when it is about to commit, in the middle of it.
 MOMENTS = ("idle", "listener", "OFFSET", "OFFSET_COPY")

@@ -81,6 +81,7 @@ def test_the_queues_of_a_killed_member_are_taken_over(troupe: Troupe) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.rounds
 def test_many_members_share_many_queues_at_once(troupe: Troupe) -> None:
     pulse = troupe.pulse()
     with mq.open(troupe.root, **SIZES) as broker:

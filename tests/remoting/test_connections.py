@@ -557,13 +557,17 @@ def test_an_interrupt_leaves_no_request_behind(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def interrupt_once_asked() -> None:
+        arrived(peer, 2)
+        os.kill(os.getpid(), signal.SIGALRM)
+
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(KeyboardInterrupt):
-            remoting.call(peer.address, ask(code=SILENT), 600.0)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(interrupt_once_asked)
+            with pytest.raises(KeyboardInterrupt):
+                remoting.call(peer.address, ask(code=SILENT), 600.0)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert len(remoting.addresses) == 1
     with monkeypatch.context() as patched:

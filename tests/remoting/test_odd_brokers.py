@@ -194,7 +194,9 @@ def test_a_broker_that_is_down_keeps_no_consumer_from_the_others(
     peer.on(GetConsumerList.CODE, members)
     if not hangs:
         other.stop()
-    with open_cluster(peer, timeout=0.5) as broker, mq.PullConsumer(broker, "billing") as consumer:
+    # Of one that hangs each question takes as long; one that refuses takes none.
+    timeout = 3.0 if hangs else 30.0
+    with open_cluster(peer, timeout=timeout) as broker, mq.PullConsumer(broker, "billing") as consumer:
         consumer.subscribe("orders")
         for _ in range(2):
             assert consumer.poll(0.1) == []
@@ -229,7 +231,7 @@ def test_a_new_group_that_begins_last_gets_nothing_old(directory: Path) -> None:
     with (
         mq.open(directory) as store,
         serve(store, port=0, namesrv_port=0) as server,
-        mq.open("rocketmq://" + server.name_server) as broker,
+        mq.open("rocketmq://" + server.name_server, timeout=30.0) as broker,
     ):
         topic = store.create_topic("orders", 2)
         for number in range(6):
@@ -276,7 +278,7 @@ def test_an_assigned_queue_that_was_made_again_is_read_from_its_begin(directory:
     with (
         mq.open(directory) as store,
         serve(store, port=0, namesrv_port=0) as server,
-        mq.open("rocketmq://" + server.name_server) as broker,
+        mq.open("rocketmq://" + server.name_server, timeout=30.0) as broker,
         mq.PullConsumer(broker, "billing") as consumer,
     ):
         topic = store.create_topic("orders", 1)

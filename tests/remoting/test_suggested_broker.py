@@ -104,13 +104,23 @@ def test_a_topic_that_a_slave_lacks_is_not_gone(
     cluster.serve(slave)
     cluster.slave = slave.address
     peer.on(PullMessage.CODE, suggesting(1))
-    slave.on(PullMessage.CODE, with_code(ResponseCode.TOPIC_NOT_EXIST, "no topic"))
+    answered = asyncio.Event()
+
+    async def late(link: Link, request: Frame) -> None:
+        await answered.wait()
+        link.answer(request, ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
+
+    async def end() -> None:
+        answered.set()
+
+    slave.on(PullMessage.CODE, late)
     with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
         consumer.assign(broker.topic("orders").queues)
         found = [message.queue_offset for message in consumer.poll(30)]
         if is_alone:
             cluster.master = None
             broker.topic("orders")  # It asks for the route.
+        slave.run(end())
 
         def has_more() -> bool:
             found.extend(message.queue_offset for message in consumer.poll(0.1))

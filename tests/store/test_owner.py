@@ -24,7 +24,7 @@ NOBODY = 65534
 
 # A command of root's that makes files of every kind, in small ones so that there are several of each.
 EVERYTHING = """
-import sys, mq
+import sys, time, mq
 from mq.broker.check import problems
 from mq.spark.sink.staging import _lock_file, _made, _touch, UNFINISHED
 from pathlib import Path
@@ -50,6 +50,9 @@ with mq.open(root, enable_consume_queue_ext=True, **{small!r}) as broker:
         pass
     broker.query("orders", "k1")
     broker.flush()
+    until = time.monotonic() + 60
+    while not (root / "timerwheel").exists() and time.monotonic() < until:
+        time.sleep(0.01)  # The leader makes it, in its own time.
     place = root / "mq" / "spark" / "id"
     _lock_file(place).close()
     _made(place / "0" / "rows").close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import mq
 __all__ = ["ender"]
 
 GROUP = "payers"
+PREPARED_SECONDS = 0.5
 
 
 def ender(root: str, place: str, state: str, flush: Any, fail: str) -> None:
@@ -25,4 +27,8 @@ def ender(root: str, place: str, state: str, flush: Any, fail: str) -> None:
         fresh = Path(place).with_suffix(".new")
         fresh.write_text(f"{log_offset} {result.queue_offset}")
         fresh.replace(place)
+        if fail.endswith("stop"):
+            time.sleep(
+                PREPARED_SECONDS
+            )  # Else the thread that makes room may be stopped with the log's lock.
         end(log_offset, result.queue_offset, mq.TransactionState[state])
