@@ -478,9 +478,7 @@ def test_a_failed_flush_of_the_duties_poisons_the_store(tmp_path: Path, watch: W
     with Peer(tmp_path / "store", environment=watch.environment, flush_interval=0.02) as peer:
         peer.do("broker.create_topic('A', 1)")
         peer.send("A", 0, b"one")
-        peer.do(
-            "broker.flush()"
-        )  # The queues too: the duties would flush them before there is a second message.
+        peer.do("broker.flush()")  # The queues too, or the duties' flush of these may be what fails.
         with watch.failing():
             peer.send("A", 0, b"two")
             until(lambda: peer.ask("store_of(broker).word(lib.MQ_POISONED_WORD)") == 1)
