@@ -27,7 +27,7 @@ pytestmark = pytest.mark.rounds
 ACTORS = "tests.broker.timer_actors"
 POINT = fail_points()
 PATIENCE = 60.0
-LATE_MS = 1000  # A takeover takes 250 ms, on a machine without other work.
+TAKEOVER_MS = 250
 
 
 @pytest.fixture
@@ -142,4 +142,4 @@ def test_random_delays_while_the_leader_is_killed_each_second(directory: Path, n
         f" {errors[-1]:.1f} ms; due to stored: p50 {late[half]} ms, p99 {late[most]} ms"
     )
     # During a takeover, at most once a second, no message is delivered; and a machine may be busy.
-    assert errors[count // 2] <= LATE_MS
+    assert errors[count // 2] <= TAKEOVER_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -93,6 +93,21 @@ def test_what_a_slave_lacks_is_read_from_the_master(peer: Peer, slave: Peer, cod
     assert len(requests_of(slave, PullMessage)) == 1
 
 
+def lacks_topic(peer: Peer) -> Callable[[], None]:
+    """Have a peer hold its pulls, and answer that there is no such topic from the call that comes back on."""
+    told = asyncio.Event()
+
+    async def answer_late(link: Link, request: Frame) -> None:
+        await told.wait()
+        link.answer(request, ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
+
+    async def tell() -> None:
+        told.set()
+
+    peer.on(PullMessage.CODE, answer_late)
+    return lambda: peer.run(tell())
+
+
 @pytest.mark.parametrize("is_alone", [False, True], ids=["beside its master", "alone"])
 def test_a_topic_that_a_slave_lacks_is_not_gone(
     peer: Peer, slave: Peer, is_alone: bool, monkeypatch: pytest.MonkeyPatch
@@ -104,23 +119,14 @@ def test_a_topic_that_a_slave_lacks_is_not_gone(
     cluster.serve(slave)
     cluster.slave = slave.address
     peer.on(PullMessage.CODE, suggesting(1))
-    answered = asyncio.Event()
-
-    async def late(link: Link, request: Frame) -> None:
-        await answered.wait()
-        link.answer(request, ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
-
-    async def end() -> None:
-        answered.set()
-
-    slave.on(PullMessage.CODE, late)
+    tell = lacks_topic(slave)
     with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
         consumer.assign(broker.topic("orders").queues)
         found = [message.queue_offset for message in consumer.poll(30)]
         if is_alone:
             cluster.master = None
             broker.topic("orders")  # It asks for the route.
-        slave.run(end())
+        tell()
 
         def has_more() -> bool:
             found.extend(message.queue_offset for message in consumer.poll(0.1))
@@ -138,22 +144,13 @@ def test_a_topic_that_a_slave_lacks_is_not_gone(
 def test_a_topic_that_its_master_lacks_is_gone_whatever_the_routes_say_by_then(peer: Peer) -> None:
     cluster = FakeCluster(peer)
     cluster.queue_counts["orders"] = 1
-    answered = asyncio.Event()
-
-    async def late(link: Link, request: Frame) -> None:
-        await answered.wait()
-        link.answer(request, ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
-
-    async def end() -> None:
-        answered.set()
-
-    peer.on(PullMessage.CODE, late)
+    tell = lacks_topic(peer)
     with open_cluster(peer) as broker, mq.PullConsumer(broker, "billing") as consumer:
         consumer.assign(broker.topic("orders").queues)
         assert consumer.poll(0) == []
         del cluster.queue_counts["orders"]
         with pytest.raises(mq.TopicNotFound):
             broker.topic("orders")  # It asks for the route, which has the broker's address.
-        peer.run(end())
+        tell()
         with pytest.raises(mq.TopicNotFound):
             consumer.poll(30)

@@ -28,7 +28,6 @@ def ender(root: str, place: str, state: str, flush: Any, fail: str) -> None:
         fresh.write_text(f"{log_offset} {result.queue_offset}")
         fresh.replace(place)
         if fail.endswith("stop"):
-            time.sleep(
-                PREPARED_SECONDS
-            )  # Else the thread that makes room may be stopped with the log's lock.
+            # Else the thread that makes room may be stopped with the log's lock.
+            time.sleep(PREPARED_SECONDS)
         end(log_offset, result.queue_offset, mq.TransactionState[state])

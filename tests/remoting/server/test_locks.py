@@ -116,10 +116,11 @@ def test_a_killed_server_passes_no_locked_queue_on(
 def test_the_wait_has_an_end_of_which_members_are_told(
     broker: LocalBroker, servers: list[Server], local: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_member, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(remote_member, "LOCK_SECONDS", 5.0)
     client = joined(servers[0])
     assert locks(client)
     lose(client, broker)
+    assert local.claim(QUEUE) is None
     claim, _ = taken_over(broker, local)
     assert claim.committed() == 0
 
