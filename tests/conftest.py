@@ -1,5 +1,6 @@
 """What all tests share: a directory that is verified at the end, and how long Hypothesis searches."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     yield path
     if path.exists():
         assert [str(problem) for problem in problems(path)] == []
+
+
+@pytest.fixture
+def dropped_here() -> Iterator[None]:
+    """What the test leaves to the collector goes before it ends, while the warnings of it are expected: in
+    another test they are errors."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

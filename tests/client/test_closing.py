@@ -104,6 +104,7 @@ def moments(whole: float) -> Iterator[float]:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("dropped_here")
 def test_an_interrupted_open_leaves_nothing_open(directory: Path) -> None:
     started = time.monotonic()
     mq.open(directory).close()
@@ -115,6 +116,7 @@ def test_an_interrupted_open_leaves_nothing_open(directory: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("dropped_here")
 @pytest.mark.parametrize("kind", ["push", "pull"])
 def test_an_interrupted_consumer_leaves_its_group(directory: Path, kind: str) -> None:
     # Without duties, whose threads may still be starting while the others are counted.
@@ -142,6 +144,7 @@ def test_an_interrupted_consumer_leaves_its_group(directory: Path, kind: str) ->
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("dropped_here")
 def test_an_interrupted_body_gives_its_key_up(directory: Path) -> None:
     with mq.open(directory) as broker, mq.open(directory) as other:
         mine, theirs = mq.Once(broker, "g", wait=0), mq.Once(other, "g", wait=0)
@@ -161,6 +164,7 @@ def test_an_interrupted_body_gives_its_key_up(directory: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("dropped_here")
 def test_an_interrupted_transaction_producer_leaves_its_group(directory: Path) -> None:
     with mq.open(directory, duties=False) as broker:  # See above.
 

@@ -30,9 +30,10 @@ from tests.interrupts.calls import CALLS, SIZES
 SPECIAL = {
     *("__call__", "__iter__", "__aiter__", "__enter__", "__exit__", "__aenter__", "__aexit__"),
 }
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("dropped_here"),
+]
 ATTEMPTS = 5  # Some things are done by other threads, which may come too late.
 VALUE = "a value: it shares nothing with anybody, so nothing of it can stay locked or half done"
 # Why no kind calls them: of a class, or of one name of a class.

@@ -41,6 +41,7 @@ pytestmark = [
     pytest.mark.rounds,
     # What is cut short in the middle of reading a file leaves it to the collector, which says so.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("dropped_here"),
     pytest.mark.timeout(0 if TIMES == "all" else 300),  # some calls have 25,000 instructions
 ]
 

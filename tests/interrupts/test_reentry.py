@@ -48,6 +48,7 @@ APART = {
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("dropped_here"),
     pytest.mark.timeout(0 if TIMES == "all" else 300),
 ]
 

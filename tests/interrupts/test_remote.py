@@ -20,6 +20,7 @@ MODULES = "threading", "mq.remoting.client.arrivals", "mq.remoting.client.groups
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("dropped_here"),
     pytest.mark.timeout(300),
 ]
 

@@ -19,9 +19,10 @@ from tests.support.interrupting import Interrupted, alarms
 from tests.support.store.small_store import open_small
 
 # What is cut short in the middle of writing a file leaves it to the collector, which says so.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("dropped_here"),
+]
 
 PATIENCE = 60.0
 SECONDS = float(os.environ.get("MQ_INTERRUPT_SECONDS", "2"))
