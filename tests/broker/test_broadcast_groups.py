@@ -222,7 +222,10 @@ def test_a_copy_of_the_store_has_offsets_of_its_own(directory: Path, tmp_path: P
         assert consume(broker, 10, **options) == bodies(3) + bodies(100, 107)
 
 
-def test_offsets_are_not_saved_into_a_directory_that_took_the_place(tmp_path: Path) -> None:
+def test_offsets_are_not_saved_into_a_directory_that_took_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.client.engine.claimed_queues.SAVE_SECONDS", 3600.0)
     broker = filled(tmp_path / "a", 5)
     heard = Heard()
     consumer = mq.PushConsumer(broker, GROUP, model="broadcasting", client_id="box")

@@ -17,7 +17,8 @@ from tests.support.insides import set_dedup_buckets, store_of
 
 @pytest.fixture
 def broker(directory: Path) -> Iterator[LocalBroker]:
-    with mq.open(directory, **SMALL) as broker:
+    # Without duties, which bring the index up every second.
+    with mq.open(directory, duties=False, **SMALL) as broker:
         broker.create_topic("orders", 1)
         yield broker
 
