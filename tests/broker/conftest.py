@@ -1,7 +1,9 @@
-"""Processes of the build with fail points, started by the ACTORS of a test's module, and peers in a group."""
+"""Processes of the build with fail points, started by the ACTORS of a test's module; peers in a group; and
+duties that wait for the test."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mq.store.shared.leader_lock import Turn
 from tests.support.joining import JOIN
 from tests.support.processes.fail_build import TREE, fail_build
 from tests.support.processes.nursery import Nursery
@@ -28,6 +31,15 @@ def hired_to_fail(
 def failing(hired_to_fail: Nursery) -> Iterator[Nursery]:
     yield hired_to_fail
     assert hired_to_fail.failures() == ""
+
+
+@pytest.fixture
+def delivered(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """When it is set, the leader may begin to deliver."""
+    begun = threading.Event()
+    take = Turn.take
+    monkeypatch.setattr(Turn, "take", lambda turn: begun.is_set() and take(turn))
+    return begun
 
 
 @pytest.fixture

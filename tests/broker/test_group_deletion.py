@@ -27,7 +27,6 @@ from tests.support.store.small_store import crash_of, fill, log_files, open_smal
 GROUP = "billing"
 RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 COUNT = 8
-DUE_SOON: dict[str, Any] = {"message_delay_level": "1s"}
 
 
 @pytest.fixture
@@ -255,29 +254,33 @@ def test_retention_names_it_no_more(directory: Path, monkeypatch: pytest.MonkeyP
         assert (found.unread, found.waiting, list(broker.delayed())) == ((), (), [])
 
 
-def test_what_failed_is_dropped_when_it_is_due(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with open_small(directory, duties=False, **DUE_SOON) as broker:
+def test_what_failed_is_dropped_when_it_is_due(
+    directory: Path, delivered: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_small(directory, message_delay_level="1s") as broker:
         broker.create_topic("orders", 4)
         fill(broker, "orders", COUNT, 4)
         consumed(broker)
         send_back(broker, delay_level=1)
         broker.group(GROUP).delete()
-        with open_small(directory, **DUE_SOON):  # Which delivers.
-            eventually(lambda: f"there is no topic {RETRY}" in caplog.text, lambda: "it is not dropped")
+        delivered.set()
+        eventually(lambda: f"there is no topic {RETRY}" in caplog.text, lambda: "it is not dropped")
         assert broker.topics() == ["orders"]
 
 
-def test_what_failed_comes_to_a_group_whose_retry_topic_alone_was_deleted(directory: Path) -> None:
-    with open_small(directory, duties=False, **DUE_SOON) as broker:
+def test_what_failed_comes_to_a_group_whose_retry_topic_alone_was_deleted(
+    directory: Path, delivered: threading.Event
+) -> None:
+    with open_small(directory, message_delay_level="1s") as broker:
         broker.create_topic("orders", 4)
         fill(broker, "orders", COUNT, 4)
         consumed(broker)
         send_back(broker, delay_level=1)
         broker.delete_topic(RETRY)
         assert broker.group(GROUP).retrying() == {"orders": 1}
-        with open_small(directory, **DUE_SOON):  # Which delivers.
-            eventually(lambda: RETRY in broker.topics(), lambda: "it does not come")
-            eventually(lambda: broker.topic(RETRY).queues[0].max_offset > 0, lambda: "it does not come")
+        delivered.set()
+        eventually(lambda: RETRY in broker.topics(), lambda: "it does not come")
+        eventually(lambda: broker.topic(RETRY).queues[0].max_offset > 0, lambda: "it does not come")
 
 
 def test_a_redrive_of_dead_letters_that_stayed(broker: LocalBroker) -> None:

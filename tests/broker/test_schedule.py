@@ -164,14 +164,6 @@ class TestBroker:
 class TestChangedMeanwhile:
     """Topics change while messages wait, before any is delivered."""
 
-    @pytest.fixture
-    def delivered(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-        """When it is set, the leader may begin to deliver."""
-        begun = threading.Event()
-        take = Turn.take
-        monkeypatch.setattr(Turn, "take", lambda turn: begun.is_set() and take(turn))
-        return begun
-
     def test_a_deleted_topic_is_made_again_where_sending_would(
         self, directory: Path, delivered: threading.Event
     ) -> None:

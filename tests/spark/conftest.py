@@ -39,11 +39,11 @@ if find_spec("pyspark") is None:
 
 
 @pytest.fixture
-def broker(directory: Path) -> Iterator[LocalBroker]:
-    """The application's broker, with a topic of two queues."""
+def broker(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
+    """The application's broker, with a topic of two queues; a test may give it options, indirectly."""
     from tests.spark.reading import forget_brokers
 
-    with open_small(directory) as broker:
+    with open_small(directory, **getattr(request, "param", {})) as broker:
         broker.create_topic("orders", 2)
         yield broker
         forget_brokers()

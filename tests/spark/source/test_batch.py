@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,10 @@ from mq.spark.errors import SparkError
 from mq.spark.source import key_pruning
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
-from tests.spark.reading import batch_rows, forget_brokers, send, source, struct
+from tests.spark.reading import batch_rows, send, source, struct
 from tests.support import assigned
 from tests.support.appending import append_one
-from tests.support.store.small_store import log_files, open_small
+from tests.support.store.small_store import log_files
 
 
 def numbered(count: int) -> list[bytes]:
@@ -99,17 +99,9 @@ def test_a_batch_filters_by_sql(broker: LocalBroker, directory: Path) -> None:
     assert bodies(directory, sql="price > 597 AND TAGS = 't'") == [b"598", b"599"]
 
 
-@pytest.fixture
-def without_duties(directory: Path) -> Iterator[LocalBroker]:
-    """Its index is brought up by queries alone."""
-    with open_small(directory, duties=False) as broker:
-        broker.create_topic("orders", 2)
-        yield broker
-        forget_brokers()
-
-
-def test_a_key_is_found_through_the_index(without_duties: LocalBroker, directory: Path) -> None:
-    broker = without_duties
+# Duties bring the index up, too.
+@pytest.mark.parametrize("broker", [{"duties": False}], indirect=True, ids=["without duties"])
+def test_a_key_is_found_through_the_index(broker: LocalBroker, directory: Path) -> None:
     for number in range(900):
         keys = [f"k{number % 100}", "every"] if number % 3 else []
         send(broker, "orders", number % 2, b"%d" % number, keys=keys)
