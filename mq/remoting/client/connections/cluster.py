@@ -16,7 +16,7 @@ from time import monotonic
 from mq.errors import MQError, RequestTimeout
 from mq.remoting.client.connections.answers import body_of, checked
 from mq.remoting.client.connections.name_servers import NameServers
-from mq.remoting.client.connections.remoting import Remoting
+from mq.remoting.client.connections.remoting import LATE_SECONDS, Remoting
 from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, ClusterInfo, TopicRoute
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute
@@ -69,7 +69,7 @@ class Cluster:
         # The question has its own limit, and its error lists the attempts.
         return self._remoting.events.wait_for(
             self.fresh(topic),
-            self._remoting.options.timeout + 1 if timeout is None else timeout,
+            self._remoting.options.timeout + LATE_SECONDS if timeout is None else timeout,
             f"asking {self.name_servers} for the route of topic {topic!r}",
             self.name_servers,
         )

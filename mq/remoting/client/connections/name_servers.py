@@ -13,7 +13,7 @@ from time import monotonic
 
 from mq.errors import MQError, RemotingError, RequestTimeout
 from mq.remoting.client.connections.answers import framed
-from mq.remoting.client.connections.remoting import Remoting
+from mq.remoting.client.connections.remoting import LATE_SECONDS, Remoting
 from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody
@@ -45,7 +45,7 @@ class NameServers:
         # The coroutine applies the limit itself, and its error lists the attempts.
         return self._remoting.events.wait_for(
             self.request(request, body, limit),
-            limit + 1,
+            limit + LATE_SECONDS,
             f"asking {', '.join(self.addresses)} for {request.NAME}",
             ";".join(self.addresses),
         )
