@@ -96,9 +96,10 @@ def test_what_failed_is_shown_until_it_is_consumed(run: Run, broker: mq.LocalBro
         raise mq.Retry(delay_level=18)
 
     with consumer(broker, fail):
+        group = broker.group("billing")
         deadline = time.monotonic() + PATIENCE
-        while broker.group("billing").retrying() != {"orders": 10}:
-            assert time.monotonic() < deadline, broker.group("billing").retrying()
+        while group.retrying() != {"orders": 10} or group.lag("orders") != 10:
+            assert time.monotonic() < deadline, (group.retrying(), group.lag("orders"))
             time.sleep(0.02)
         [shown] = run("groups", "billing", "--json").objects
         assert (shown["lag"], shown["retrying"]) == (10, {"orders": 10})

@@ -76,6 +76,9 @@ def test_what_was_given_up_is_resumed(run: Run, broker: mq.LocalBroker) -> None:
                 # A slow machine may have given it up once more before it has asked.
                 broker.transactions.resume(msg_id)
         assert [message.body for message in found] == [b"x"]
+        while broker.transactions.undecided():  # It is in its topic before that is written down.
+            assert time.monotonic() < until
+            time.sleep(0.02)
     assert run("transactions").out == "no transaction is undecided\n"
 
 

@@ -673,7 +673,7 @@ def test_what_is_pulled_while_the_queue_is_given_up_is_left_to_the_next_owner(or
 
         broker.meanwhile = close
         send(broker, *numbered(5, 20))
-        eventually(closing.is_alive)
+        eventually(lambda: consumer.assignment() == set())
         open_lock.set()
         closing.join()
     assert committed(broker) == len(heard.messages) == 1

@@ -364,8 +364,8 @@ def test_a_check_that_cannot_tell_is_asked_again(
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 4
     assert all(result.msg_id in text for text in told)
-    assert "'COMMIT'" in told[1]
-    assert "None" in told[2]
+    # In any order: a thread may stand still between its answer and what it says of it.
+    assert sum("'COMMIT'" in text for text in told) == sum("None" in text for text in told) == 1
 
 
 def test_only_producers_of_the_same_group_are_asked(broker: mq.Broker, queue: mq.Queue) -> None:

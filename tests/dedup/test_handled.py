@@ -260,6 +260,7 @@ def test_offsets_are_not_written_where_marks_cannot_be(
         fdatasync(fd)
 
     with mq.open(directory, **SMALL) as broker:
+        duties_of(broker).close()  # They would save, and write the marks before it is broken.
         queue = broker.create_topic("orders", 1).queues[0].message_queue
         broker.topic("orders").send(b"one")
         handle(mq.Once(broker, "billing"), "key")

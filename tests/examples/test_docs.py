@@ -106,9 +106,11 @@ mq.remoting.serve = functools.partial(mq.remoting.serve, port=0, namesrv_port=0)
     # A master that stays, in the place of one on another machine.
     "docs/standby.md": {
         0: """
-import contextlib, mq, mq.remoting
+import contextlib, logging, mq, mq.remoting
 master = mq.open("var/master")
+logging.disable(logging.WARNING)  # Another program may have the port for slaves, two below a free one.
 server = mq.remoting.serve(master, port=0, namesrv_port=0, ha_port=0)
+logging.disable(logging.NOTSET)
 mq.remoting.serve = lambda broker, **_: contextlib.nullcontext()
 follow = mq.remoting.replicate
 patient = {"broker": server.address, "timeout": 60.0}

@@ -29,7 +29,7 @@ def elsewhere():
 
 def send():
     import mq
-    with mq.open(tempfile.mkdtemp()) as broker:
+    with tempfile.TemporaryDirectory() as path, mq.open(path) as broker:
         print(broker.create_topic("t").send(b"x").status.name)
 """
 

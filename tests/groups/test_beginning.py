@@ -49,7 +49,7 @@ class Run:
         self, broker: LocalBroker, until: int, meanwhile: Callable[[], object], options: Any
     ) -> Sequence[bytes]:
         heard = Heard()
-        with mq.PushConsumer(broker, GROUP, **options) as consumer:
+        with mq.PushConsumer(broker, GROUP, threads=1, **options) as consumer:
             consumer.subscribe("orders", listener=heard)
             consumer.start()
             meanwhile()

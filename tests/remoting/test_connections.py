@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -144,7 +146,10 @@ def once_set(release: threading.Event) -> Reply:
     return held
 
 
-def test_a_late_answer_is_dropped(peer: Peer, remoting: Remoting, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_answer_is_dropped(
+    peer: Peer, remoting: Remoting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SUSPECT_SECONDS", 60.0)
     caplog.set_level(logging.DEBUG, "mq.remoting")
     release = threading.Event()
     peer.on(SILENT, once_set(release))
@@ -550,7 +555,7 @@ def test_an_interrupt_leaves_no_request_behind(
     peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is under way would keep the connection from being closed as idle."""
-    import signal
+    caller = threading.get_ident()
 
     remoting.call(peer.address, ask())
 
@@ -559,6 +564,7 @@ def test_an_interrupt_leaves_no_request_behind(
 
     def interrupt_once_asked() -> None:
         arrived(peer, 2)
+        wait(lambda: sys._current_frames()[caller].f_code is Connection.call.__code__)  # It has sent all.
         os.kill(os.getpid(), signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, interrupt)

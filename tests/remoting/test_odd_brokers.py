@@ -12,6 +12,7 @@ import mq
 from mq.api.group import Membership, Subscription
 from mq.remoting import serve
 from mq.remoting.client.connections import cluster as routes
+from mq.remoting.client.groups import consumer_groups
 from mq.remoting.codec.bodies.consuming import ConsumerIds, QueueOffsets
 from mq.remoting.codec.bodies.route import BrokerAddresses, QueueCounts, TopicRoute
 from mq.remoting.codec.fields import decode_fields, encode_fields
@@ -147,7 +148,10 @@ def test_a_queue_of_which_a_file_is_missing_goes_on_behind_it(peer: Peer, cluste
     assert committed(peer)[-1] == 300
 
 
-def test_a_claim_that_is_released_writes_the_reset_that_came(peer: Peer, cluster: FakeCluster) -> None:
+def test_a_claim_that_is_released_writes_the_reset_that_came(
+    peer: Peer, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_groups, "OFFSETS_SECONDS", 3600.0)  # Nothing else writes offsets.
     queue = mq.MessageQueue("orders", "a", 0)
     with open_cluster(peer) as broker:
         membership = joined(broker)

@@ -14,7 +14,7 @@ from mq.api.results import MessageQueue
 from mq.errors import MQError, RequestTimeout
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.connection import Answered
-from mq.remoting.client.groups import claims
+from mq.remoting.client.groups import claims, offsets
 from mq.remoting.client.groups.claims import ClaimOwner, RemoteClaim
 from mq.remoting.client.groups.offsets import QueueOffset
 from mq.remoting.client.namespace import Namespace
@@ -164,8 +164,9 @@ def test_a_broker_that_was_killed_gets_the_offset_that_it_had_confirmed() -> Non
     assert offset.to_carry() is None
 
 
-def test_a_release_waits_for_a_repeated_write() -> None:
+def test_a_release_waits_for_a_repeated_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """It could reach the broker after the first one of the next owner."""
+    monkeypatch.setattr(offsets, "WRITE_SECONDS", 60.0)
     written, clock = Written(), Clock()
     offset = offset_at(written, clock)
     offset.raise_to(7)
@@ -261,8 +262,9 @@ def test_the_offset_of_a_topic_that_was_deleted_is_not_written() -> None:
     assert written.offsets == []
 
 
-def test_a_confirmed_offset_waits_for_the_answer_to_an_earlier_write() -> None:
+def test_a_confirmed_offset_waits_for_the_answer_to_an_earlier_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that handles the earlier one last would keep it."""
+    monkeypatch.setattr(offsets, "WRITE_SECONDS", 60.0)
     written = Written()
     offset = offset_at(written)
     offset.raise_to(100)

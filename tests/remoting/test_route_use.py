@@ -104,7 +104,6 @@ def test_a_poll_asks_for_a_route_for_longer_than_it_waits_for_messages(
 
 
 def test_only_routes_in_use_are_kept(peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "UNUSED_SECONDS", 1.0)
     FakeCluster(peer).queue_counts.update(orders=1, bills=1)
     changes: list[tuple[str, TopicRoute | None]] = []
     cluster = Cluster(remoting, NameServers(remoting, (peer.address,)), refresh_seconds=0.02)
@@ -117,6 +116,7 @@ def test_only_routes_in_use_are_kept(peer: Peer, remoting: Remoting, monkeypatch
     for topic in ("orders", "bills"):
         cluster.route(topic)
     cluster.changed.append(lambda topic, now: changes.append((topic, now)))
+    monkeypatch.setattr(routes, "UNUSED_SECONDS", 1.0)
     wait(lambda: bool(changes))
     assert changes == [("bills", None)]
     assert cluster.topics == ("orders",)

@@ -59,7 +59,10 @@ class Peer:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.replies: dict[int, Reply] = {}
         self.links: list[Link] = []
-        self.port = 0
+        self._kept = socket.socket()  # Keeps the port from others while nobody listens.
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", 0))
+        self.port: int = self._kept.getsockname()[1]
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._is_stopped = True
@@ -80,6 +83,7 @@ class Peer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT)
         self._loop.close()
+        self._kept.close()
 
     @property
     def address(self) -> str:
@@ -100,7 +104,6 @@ class Peer:
     def start(self) -> None:
         self._is_stopped = False
         self._server = self.listen("127.0.0.1")
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def listen(self, host: str) -> asyncio.Server:
         """Be there under another address too, until close_server."""

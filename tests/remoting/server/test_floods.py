@@ -364,7 +364,7 @@ def test_the_headers_of_held_pulls_count() -> None:
             eventually(lambda: held(server) >= 5, lambda: held(server))
             assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
             assert held(server) <= 6
-            [connection] = [each for each in server.served.connections if each.holds]
+            [connection] = [each for each in list(server.served.connections) if each.holds]
             assert connection.received_size < 3 << 20
 
 

@@ -133,10 +133,10 @@ def test_one_that_does_not_read_is_paused_and_the_others_are_served() -> None:
             check_alive(server)
             eventually(
                 lambda: any(each.is_choked for each in list(server.served.connections)),
-                lambda: [each.unsent for each in server.served.connections],
+                lambda: [each.unsent for each in list(server.served.connections)],
                 LIMIT,
             )
-            (connection,) = [each for each in server.served.connections if each.is_choked]
+            (connection,) = [each for each in list(server.served.connections) if each.is_choked]
             assert connection.unsent < 20 << 20  # 64 answers of 256 KiB at most
         eventually(lambda: server.connections == 0, lambda: server.connections, LIMIT)
 

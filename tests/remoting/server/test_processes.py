@@ -46,7 +46,7 @@ def test_it_serves_until_it_is_told_to_end(directory: Path, number: int) -> None
     with serving(directory) as process:
         with connected(process) as client:
             client.create_topic("orders", 1)
-            with mq.Producer(client) as producer:
+            with mq.Producer(client, timeout=LIMIT) as producer:
                 producer.send(mq.Message("orders", b"one"))
             assert process.process.stdout is not None
             facts = json.loads(process.process.stdout.readline())
@@ -91,7 +91,7 @@ def test_the_members_of_a_killed_server_are_gone_and_nothing_is_lost(directory: 
                 consumer.start()
             eventually(lambda: len(store.group("billing").members()) == 2, lambda: None, LIMIT)
             acknowledged = []
-            with mq.Producer(client, retries=0) as producer:
+            with mq.Producer(client, retries=0, timeout=LIMIT) as producer:
                 for n in range(50):
                     producer.send(mq.Message("orders", b"%d" % n))
                     acknowledged.append(b"%d" % n)
@@ -124,7 +124,7 @@ def test_several_processes_serve_one_directory(directory: Path) -> None:
             lambda: [c.assignment() for c in consumers],
             LIMIT,
         )
-        with mq.Producer(one) as producer:
+        with mq.Producer(one, timeout=LIMIT) as producer:
             for n in range(40):
                 producer.send(mq.Message("orders", b"%d" % n))
         eventually(lambda: len(came) >= 40, lambda: len(came), LIMIT)

@@ -71,7 +71,7 @@ def test_a_key_without_rights_of_its_own_may_do_everything(store: mq.Broker) -> 
         opened(server, "operator", "operators-secret") as client,
     ):
         client.create_topic("orders", 1)
-        with mq.Producer(client) as producer:
+        with mq.Producer(client, timeout=LIMIT) as producer:
             producer.send(mq.Message("orders", b"one"))
         assert client.topic("orders").queues[0].max_offset == 1
 
@@ -107,7 +107,7 @@ def test_a_key_with_rights_may_do_no_more(store: mq.Broker) -> None:
         serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
         opened(server, "shop", "shops-secret") as client,
     ):
-        with mq.Producer(client, retries=0) as producer:
+        with mq.Producer(client, retries=0, timeout=LIMIT) as producer:
             producer.send(mq.Message("orders", b"one"))
             with pytest.raises(mq.MQError, match="lacks PUB for 'prices'"):
                 producer.send(mq.Message("prices", b"one"))
@@ -140,7 +140,7 @@ def test_with_tls_nothing_goes_in_the_clear(store: mq.Broker, tmp_path: Path) ->
     trusted = ssl.create_default_context(cafile=str(certificates.authority))
     with serve(store, port=0, namesrv_port=0, tls=context) as server:
         with mq.open("rocketmq://" + server.name_server, tls=trusted, timeout=30.0) as client:
-            with mq.Producer(client) as producer:
+            with mq.Producer(client, timeout=LIMIT) as producer:
                 producer.send(mq.Message("orders", b"x" * 100_000))
             assert client.topic("orders").queues[0].read(0).messages[0].body == b"x" * 100_000
         host, port = server.address.rsplit(":", 1)

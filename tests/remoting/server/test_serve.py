@@ -26,7 +26,7 @@ def until(what: object, seconds: float = LIMIT) -> None:
 
 def test_what_a_client_sends_is_in_the_store(store: mq.Broker, client: mq.Broker) -> None:
     store.create_topic("orders", 1)
-    with mq.Producer(client) as producer:
+    with mq.Producer(client, timeout=LIMIT) as producer:
         results = [
             producer.send(mq.Message("orders", b"%d" % n, tags="paid", keys=f"k{n}")) for n in range(5)
         ]
@@ -50,7 +50,7 @@ def test_what_is_in_the_store_a_client_reads(store: mq.Broker, client: mq.Broker
 
 
 def test_the_first_message_makes_its_topic(store: mq.Broker, client: mq.Broker) -> None:
-    with mq.Producer(client) as producer:
+    with mq.Producer(client, timeout=LIMIT) as producer:
         producer.send(mq.Message("fresh", b"one"))
     assert "fresh" in store.topics()
     with pytest.raises(mq.TopicNotFound):
@@ -59,7 +59,7 @@ def test_the_first_message_makes_its_topic(store: mq.Broker, client: mq.Broker) 
 
 def test_a_batch_lies_side_by_side(store: mq.Broker, client: mq.Broker) -> None:
     store.create_topic("orders", 1)
-    with mq.Producer(client) as producer:
+    with mq.Producer(client, timeout=LIMIT) as producer:
         result = producer.send_batch([mq.Message("orders", b"%d" % n) for n in range(10)])
     found = store.topic("orders").queues[0].read(0).messages
     assert [message.msg_id for message in found] == list(result.msg_ids)
@@ -109,7 +109,7 @@ def test_a_port_in_use_has_an_error_of_its_own(server: Server, store: mq.Broker)
 
 def test_messages_are_found_by_id_and_by_key(store: mq.Broker, client: mq.Broker) -> None:
     store.create_topic("orders", 1)
-    with mq.Producer(client) as producer:
+    with mq.Producer(client, timeout=LIMIT) as producer:
         result = producer.send(mq.Message("orders", b"one", keys="k"))
     assert client.message(result.offset_msg_id).body == b"one"
     assert client.message(result.msg_id).offset_msg_id == result.offset_msg_id
