@@ -14,6 +14,8 @@ from typing import Any
 import mq
 from tests.support.appending import append_one, prepare_one
 from tests.support.processes.children import hear, say
+from tests.support.store.sleeping import asleep
+from tests.support.threads import threads_named
 
 TRIES_MAX = 100_000
 Stored = dict[tuple[str, int, int], str]  # topic, queue id, queue offset -> digest of the body
@@ -150,6 +152,8 @@ def find_when_full(disk: Any, options: dict[str, Any]) -> None:
         topics = [broker.create_topic(name, 1) for name in ("orders", "other")]
         old = topics[0].send(b"old", keys="old")
         assert [each.body for each in broker.query("orders", "old")] == [b"old"]
+        for thread in threads_named("mq-prepare"):
+            asleep(os.getpid(), thread.native_id)  # It takes no room before some hundred more are sent.
         disk.load(150 << 10)  # An index file does not fit in that.
         try:
             ids = list[str]()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -74,7 +75,7 @@ class Forked:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
+        self.send_signal(signal.SIGKILL)
 
 
 def _stream(end: Connection, mode: str) -> IO[bytes]:

@@ -54,7 +54,11 @@ class Peer:
 
     def answer(self) -> Any:
         assert self.process.stdout is not None
-        good, value = _read(self.process.stdout)
+        try:
+            good, value = _read(self.process.stdout)
+        except EOFError:
+            self.process.wait(timeout=60)  # Its pipes close before the fork server tells that it has ended.
+            raise
         if good:
             return value
         error, text = value
