@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -164,11 +165,15 @@ def test_the_group_says_why_nobody_has_the_queue(
     broker: LocalBroker, servers: list[Server], local: Membership
 ) -> None:
     client = joined(servers[0])
+    begin = monotonic()
     assert locks(client)
     lose(client, broker)
     [state] = broker.consumer_groups.states(GROUP, "orders")
+    passed = monotonic() - begin
     assert state.owner is None
-    assert re.search(r"nobody else gets it for \d+ s", state.reason)
+    told = re.search(r"nobody else gets it for (\d+) s", state.reason)
+    assert told
+    assert remote_member.LOCK_SECONDS - passed - 1 < int(told[1]) <= remote_member.LOCK_SECONDS
 
 
 def test_a_queue_made_anew_is_reserved_for_nobody(
