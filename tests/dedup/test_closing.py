@@ -15,7 +15,7 @@ import mq
 from mq.store.dedup import table as dedup_table
 from mq.store.directory.file_locks import lock_byte
 from tests.dedup import dedup_actors
-from tests.support.insides import store_of
+from tests.support.insides import set_claims, store_of
 from tests.support.processes.children import call
 
 PATIENCE = 60.0
@@ -46,14 +46,13 @@ def test_a_thread_waits_for_another_that_handles_its_key(directory: Path) -> Non
     once = mq.Once(broker, "billing", wait=LONG)
     held, waits = once("key"), threading.Event()
     assert held.__enter__()
-    keys: Any = broker.handled_keys.of("billing")
 
     class Claims(dict[bytes, Any]):  # of the handlers of keys
         def setdefault(self, digest: bytes, claim: Any = None) -> Any:
             waits.set()
             return super().setdefault(digest, claim)
 
-    keys._claims = Claims(keys._claims)
+    set_claims(broker, "billing", Claims)
     assert answers(once("key").__enter__, waits, broker.close) == "BrokerClosed"
 
 

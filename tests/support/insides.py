@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Any
 
 import mq
 from mq.api.group import BroadcastOffsets
@@ -139,6 +140,12 @@ def set_dedup_clock(broker: mq.Broker, clock_ms: Callable[[], int]) -> None:
 def set_dedup_buckets(broker: LocalBroker, count: int) -> None:
     """Have the table of sent keys, once it is made, consist of so many buckets: few are soon full."""
     broker._dedup._bucket_count = count
+
+
+def set_claims(broker: LocalBroker, group: str, kind: type[dict[bytes, Any]]) -> None:
+    """A kind of dict of its own for who handles which key of a group."""
+    handled: Any = broker.handled_keys.of(group)
+    handled._claims = kind(handled._claims)
 
 
 @contextmanager

@@ -194,13 +194,18 @@ class LocalHandled:
             self._drop(claim)
 
     def _drop(self, claim: _Claim) -> None:
-        # The claim goes last: where an interrupt comes before, its owner's end has this done again.
+        """Give up a claim whose owner lives, or never was: no other thread does it."""
         if claim.is_locked:
             with self._locked():
-                if self._fd >= 0 and self._claims.get(claim.digest) is claim:
-                    unlock_byte(self._fd, _key_byte(claim.digest))
-                claim.is_locked = False
+                self._let_go(claim)
+        else:
+            self._let_go(claim)
+
+    def _let_go(self, claim: _Claim) -> None:
+        # Where an interrupt comes in between, its owner's end has this done again.
         if self._claims.get(claim.digest) is claim:
+            if claim.is_locked and self._fd >= 0:
+                unlock_byte(self._fd, _key_byte(claim.digest))
             self._claims.pop(claim.digest, None)
         claim.owner = None  # Nobody is told of its end any more.
         claim.free()
@@ -218,11 +223,11 @@ class LocalHandled:
 
     def _free_orphans(self) -> None:
         while self._orphans:
-            with suppress(IndexError):  # Another thread was first.
-                claim = self._orphans[0]
-                if self._claims.get(claim.digest) is claim:
-                    self._drop(claim)
-                self._orphans.popleft()
+            # One thread at a time: a second one would let go of the next claim to the same key as well.
+            with self._locked():
+                if self._orphans:
+                    self._let_go(self._orphans[0])
+                    self._orphans.popleft()
 
     def _timeout(self, key: str, since: float, *, in_thread: bool = False) -> RequestTimeout:
         if in_thread:
