@@ -42,7 +42,6 @@ TELL_SECONDS = 1.0
 WAIT_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
 FOLLOWERS_MAX = 64
-BACKLOG = 64
 
 
 class _Follower:
@@ -80,7 +79,6 @@ class HaListener:
         self._ends: dict[_Follower, int] = {}  # and which end that was
         try:
             self._socket = listening(host, port, False)
-            self._socket.listen(BACKLOG)
         except BaseException:
             self._source.close()
             raise

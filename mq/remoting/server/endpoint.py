@@ -93,6 +93,8 @@ class Endpoint:
         except BaseException:
             if ha := getattr(self, "_ha", None):
                 ha.close()
+            if served := getattr(self, "served", None):
+                served.holding.close()
             for each in sockets:
                 each.close()
             if events := getattr(self, "_events", None):
@@ -105,17 +107,18 @@ class Endpoint:
         if self.is_closed or os.getpid() != self.pid:
             return
         self.is_closed = True
-        if self._ha is not None:
-            self._ha.close()
-        self._events.wait_for(self._end(), START_SECONDS, "closing the server")
-        self.served.holding.close()
-        self._pool.close()
-        self._control.close()
-        with contextlib.suppress(BrokerClosed, ForkedBroker):
-            self.served.relay.close()
-            self.served.checks.close()
-            self.served.members.close()
-        self._events.close()
+        with contextlib.ExitStack() as closing:  # All of it, whichever fails; from the last line up.
+            closing.callback(self._events.close)
+            closing.enter_context(contextlib.suppress(BrokerClosed, ForkedBroker))
+            closing.callback(self.served.members.close)
+            closing.callback(self.served.checks.close)
+            closing.callback(self.served.relay.close)
+            closing.callback(self._control.close)
+            closing.callback(self._pool.close)
+            closing.callback(self.served.holding.close)
+            closing.callback(lambda: self._events.wait_for(self._end(), START_SECONDS, "closing the server"))
+            if self._ha is not None:
+                closing.callback(self._ha.close)
 
     def shown(self, port: int) -> str:
         """host:port of a port here."""
@@ -198,7 +201,6 @@ class Endpoint:
             if self._tls is None:
                 found.append(await loop.create_server(self._made, sock=each, backlog=BACKLOG))
             else:
-                each.listen(BACKLOG)
                 found.append(TlsListener(each, self._tls, self._made))
         loop.call_later(TICK_SECONDS, self._tick)
         return found

@@ -94,7 +94,7 @@ class LogSource:
     def tell(self, acked: Iterable[int]) -> None:
         """Say for the next seconds up to which log offset each follower has everything."""
         control = self._store.control
-        if control is None:
+        if control is None or not self.is_live:  # A closed store keeps it.
             return
         offsets = sorted(acked, reverse=True)[:REPLICAS_MAX]
         words = ffi.new("int64_t[]", offsets + [-1] * (REPLICAS_MAX - len(offsets)))

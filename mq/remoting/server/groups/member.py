@@ -24,6 +24,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from math import inf
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -57,9 +58,9 @@ class Wanted(NamedTuple):
 
 class Kept:
     """A queue that is claimed for the member. lock: a claim says once that its queue is another one, so what
-    is done about that is done by one thread."""
+    is done about that is done by one thread; and a queue is used by the client, or released."""
 
-    __slots__ = ("claim", "is_locked", "knows_offset", "lock", "moved_to", "pull", "used_at")
+    __slots__ = ("claim", "is_locked", "is_released", "knows_offset", "lock", "moved_to", "pull", "used_at")
 
     def __init__(self, claim: Claim, used_at: float, *, knows_offset: bool) -> None:
         self.claim = claim
@@ -67,8 +68,15 @@ class Kept:
         self.moved_to: tuple[int, Resets] | None = None  # It was told to go on there.
         self.pull: Puller = claim.puller()
         self.used_at = used_at
+        self.is_released = False  # or about to be
         self.is_locked = False
         self.lock = threading.Lock()
+
+    def use(self, asked_at: float) -> bool:
+        """Whether the client has the queue still, which it asked for then."""
+        with self.lock:
+            self.used_at = max(self.used_at, asked_at)
+            return not self.is_released
 
 
 class RemoteMember:
@@ -125,17 +133,15 @@ class RemoteMember:
         if asked_at is None:
             asked_at = monotonic()
         kept = self.kept(queue)
-        if kept is None:
-            with self._lock:
-                if self._has_left:
-                    return None
-                kept = self._kept.get(queue)
-                if kept is None:
-                    kept = self._claim(queue, asked_at)
-                    if kept is None:
-                        return None
-        kept.used_at = max(kept.used_at, asked_at)
-        return kept
+        if kept is not None and kept.use(asked_at):
+            return kept
+        with self._lock:
+            if self._has_left:
+                return None
+            kept = self._kept.get(queue)
+            if kept is not None and kept.use(asked_at):
+                return kept
+            return self._claim(queue, asked_at)
 
     def _claim(self, queue: MessageQueue, asked_at: float) -> Kept | None:
         before = self.known.now(queue)
@@ -178,18 +184,24 @@ class RemoteMember:
         if kept is None:
             return self.known.told(queue, read)
         with kept.lock:
-            resets = self.known.now(queue)
-            offset = kept.claim.committed()
-            self.known.note(queue, resets)
-            kept.knows_offset = resets.number >= 0 and not self.known.now(queue).since(resets)
-        return offset
+            if not kept.is_released:
+                resets = self.known.now(queue)
+                offset = kept.claim.committed()
+                self.known.note(queue, resets)
+                kept.knows_offset = resets.number >= 0 and not self.known.now(queue).since(resets)
+                return offset
+        return self.known.told(queue, read)
 
-    def commit(self, queue: MessageQueue, kept: Kept, offset: int, *, may_fall: bool) -> None:
-        """Store an offset, unless the client has not heard of a reset; may_fall: also a smaller one."""
+    def commit(self, queue: MessageQueue, kept: Kept, offset: int, *, may_fall: bool) -> bool:
+        """Store an offset, unless the client has not heard of a reset; may_fall: also a smaller one. False:
+        the queue is released."""
         with kept.lock:
+            if kept.is_released:
+                return False
             # What is committed is not read: that would take note of a reset for the client.
             if self.goes_on(queue, kept, offset) and kept.claim.commit(offset) and may_fall:
                 kept.claim.correct(offset)
+            return True
 
     def lock(self, queue: MessageQueue) -> bool:
         """Claim the queue, or renew that, for a client that consumes it by a lock; whether it is claimed."""
@@ -207,40 +219,49 @@ class RemoteMember:
         if kept is not None:
             self._drop(queue, kept)
 
-    def _drop(self, queue: MessageQueue, kept: Kept) -> None:
+    def _drop(self, queue: MessageQueue, kept: Kept, *, used_at: float = inf) -> bool:
+        """Release a queue, unless the client has used it after that time."""
+        with kept.lock:
+            if kept.used_at > used_at:
+                return False
+            kept.is_released = True
         with self._lock:
             if self._kept.get(queue) is kept:
                 del self._kept[queue]
-        kept.claim.release()
+                kept.claim.release()  # Outside of the lock, the next claim would be this one once more.
+        return True
 
     def expire(self, readable: Callable[[str], tuple[MessageQueue, ...]]) -> None:
         """Release the queues that the member no longer uses. readable: the queues of a topic."""
-        now = monotonic()
+        now, members = monotonic(), self.members_seen  # before members_changed_at: see look() of Members
         has_listed = self.listed_at > self.members_changed_at and now - self.listed_at > YIELD_SECONDS
         for queue, kept in list(self._kept.items()):
-            if now - kept.used_at > LEASE_SECONDS:
+            used_at = kept.used_at
+            if now - used_at > LEASE_SECONDS:
                 reason = f"it was not used for {LEASE_SECONDS:g} s"
             elif (
                 not kept.is_locked
                 and has_listed
-                and kept.used_at < self.listed_at
-                and queue not in self._share(queue.topic, readable(queue.topic))
+                and used_at < self.listed_at
+                and queue not in self._share(queue.topic, readable(queue.topic), members)
             ):
                 reason = "the members have changed"
             else:
                 continue
-            log.info(
-                "group %s: %s/%d is released for %s: %s",
-                *(self.group, queue.topic, queue.queue_id, self.client_id, reason),
-            )
-            self._drop(queue, kept)
+            if self._drop(queue, kept, used_at=used_at):
+                log.info(
+                    "group %s: %s/%d is released for %s: %s",
+                    *(self.group, queue.topic, queue.queue_id, self.client_id, reason),
+                )
 
-    def _share(self, topic: str, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue]:
+    def _share(
+        self, topic: str, queues: tuple[MessageQueue, ...], seen: tuple[Member, ...]
+    ) -> frozenset[MessageQueue]:
         """The member's share of a topic's queues by RocketMQ's default allocation strategy, cached."""
-        basis = self.members_seen, queues
+        basis = seen, queues
         known = self._shares.get(topic)
         if known is None or known[0] != basis:
-            members = [(member.client_id, takes_retries(member)) for member in self.members_seen]
+            members = [(member.client_id, takes_retries(member)) for member in seen]
             ids = sharing(topic, members)
             share = frozenset(allocate("averagely", self.group, self.client_id, queues, ids))
             known = self._shares[topic] = basis, share
@@ -257,6 +278,7 @@ class RemoteMember:
             with ExitStack() as leaving:  # All of it, whichever fails.
                 leaving.callback(self.membership.leave)
                 for queue, each in kept.items():
+                    each.is_released = True
                     leaving.callback(each.claim.release)
                     if is_done:
                         leaving.callback(self.membership.unreserve, queue)  # Before all that.

@@ -146,6 +146,8 @@ class RemoteMembers:
             return
         check_group(group)
         with self._lock:
+            if connection.is_closed:  # Another one of the client's may have come meanwhile.
+                return
             if self._producers.get(group, {}).get(connection, client_id) != client_id:
                 self._remove_producer(connection, group)  # Nobody else would forget the id that it had.
             self._producers.setdefault(group, {})[connection] = client_id
@@ -159,6 +161,8 @@ class RemoteMembers:
         check_group(group)
         wanted = _wanted(data)
         with self._lock:
+            if connection.is_closed:  # See above.
+                return
             other = self._of.get((connection, group))
             if other is not None and other.client_id != client_id:
                 self._leave(other)  # A connection is of one member of a group, as in RocketMQ.
@@ -321,8 +325,8 @@ class RemoteMembers:
                 continue
             members, member.version_seen = tables[member.group], version
             if _roles(members) != _roles(member.members_seen):
+                member.members_changed_at = monotonic()  # First: who sees the members sees the time.
                 member.members_seen = members
-                member.members_changed_at = monotonic()
                 member.connection.tell(NotifyConsumerIdsChanged(member.group))
         return changed
 

@@ -80,12 +80,13 @@ def check(_: CheckClientConfig, call: Call) -> Reply:
 def members(request: GetConsumerList, call: Call) -> Reply:
     group = request.consumer_group
     check_group(group)
+    asked_at = monotonic()
     members = call.served.broker.consumer_groups.members(group)
     if not members:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
     own = call.served.members.of(call.connection, group)
     if own is not None:
-        own.listed_at = monotonic()
+        own.listed_at = asked_at
     return Reply(body=ConsumerIds(tuple(sorted(member.client_id for member in members))))
 
 

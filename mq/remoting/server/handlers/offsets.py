@@ -163,8 +163,8 @@ def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall
         raise TopicInvalid(f"topic {queue.topic} has no queue {queue.queue_id}: the first one is 0")
     served = call.served
     member = served.members.of(call.connection, group)
-    if member is not None and (kept := member.kept(queue)) is not None:
-        member.commit(queue, kept, offset, may_fall=may_fall)
+    kept = member.kept(queue) if member is not None else None
+    if member is not None and kept is not None and member.commit(queue, kept, offset, may_fall=may_fall):
         return
     if member is not None and member.model == "broadcasting":
         raise GroupInvalid(f"group {group} is broadcasting: its consumers keep their own offsets")

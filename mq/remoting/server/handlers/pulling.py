@@ -8,6 +8,7 @@ RocketMQ: broker/processor/PullMessageProcessor.java, broker/longpolling/PullReq
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 
@@ -114,21 +115,22 @@ class Pull:
 
     def _try(self, is_over: bool) -> Reply | None:
         """Pull; without a message and while there is time, wait."""
-        member, is_blind = self.member, False
+        member, is_blind, version = self.member, False, 0
         puller: Puller | None = None
         if member is not None and member.model == "clustering":
-            if self.is_holding:
-                # A queue that was released meanwhile is not claimed again, unless by the client's next pull.
-                kept = member.kept(self.queue)
-                is_over = is_over or kept is None
-            else:
-                kept = member.have(self.queue, self.asked_at)
+            version = member.membership.version()  # before the look for who has the queue
+            # A queue that was released meanwhile is not claimed again, unless by the client's next pull.
+            kept = member.kept(self.queue) if self.is_holding else member.have(self.queue, self.asked_at)
+            if kept is not None:
+                with kept.lock:
+                    if kept.is_released:
+                        kept = None
+                    elif not member.goes_on(self.queue, kept, self.offset):
+                        return self._moved(member, kept)
             if kept is None:
                 is_blind = True  # Another member has the queue.
+                is_over = is_over or self.is_holding
             else:
-                with kept.lock:
-                    if not member.goes_on(self.queue, kept, self.offset):
-                        return self._moved(member, kept)
                 puller = kept.pull if self._selects_as(member) else self.call.served.puller(self.queue)
         else:
             puller = self.call.served.puller(self.queue)
@@ -138,7 +140,7 @@ class Pull:
         if is_over or self.call.connection.is_closed or self.call.frame.is_oneway:
             return self._nothing(found)
         self.is_holding = not is_blind
-        self._hold(is_blind)
+        self._hold(is_blind, version)
         return None
 
     def _found(self, puller: Puller) -> PullResult:
@@ -167,8 +169,8 @@ class Pull:
                 return found
             self.offset = found.next_offset
 
-    def _hold(self, is_blind: bool) -> None:
-        """Wait for a message, or for the queue."""
+    def _hold(self, is_blind: bool, version: int) -> None:
+        """Wait for a message, or for the queue that another member had at a version of the group."""
         served, holds = self.call.served, self.call.connection.holds
         if len(holds) >= served.limits.held_pulls or served.holding.is_full:
             raise Refusal(
@@ -182,11 +184,18 @@ class Pull:
         if served.events.is_current:
             served.holding.hold(held)
         else:
-            served.events.post(self._hold_late, held)
+            served.events.post(self._hold_late, held, version)
 
-    def _hold_late(self, held: Held) -> None:
-        if not self.call.connection.is_closed:
-            self.call.served.holding.hold(held)
+    def _hold_late(self, held: Held, version: int) -> None:
+        """By the loop, which may have seen to all pulls that wait for queues since this one was tried."""
+        if self.call.connection.is_closed:
+            return
+        with suppress(BrokerClosed):
+            membership = self.member.membership if self.member is not None else None
+            if held.position is None and membership is not None and membership.version() != version:
+                self._again(False)
+            else:
+                self.call.served.holding.hold(held)
 
     def _again(self, is_over: bool) -> None:
         """By the loop: something may be there now, or the time is over."""

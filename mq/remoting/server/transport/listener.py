@@ -23,8 +23,8 @@ AFTER_ERROR_SECONDS = 1.0
 
 
 def listening(host: str, port: int, shares_port: bool) -> socket.socket:
-    """A bound socket; port 0 picks a free one. shares_port: other processes may listen on the same port, and
-    the kernel gives each new connection to one of them. Raises AddressInUse, OSError."""
+    """A socket that listens; port 0 picks a free one. shares_port: other processes may listen on the same
+    port, and the kernel gives each new connection to one of them. Raises AddressInUse, OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -32,6 +32,9 @@ def listening(host: str, port: int, shares_port: bool) -> socket.socket:
         if shares_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((host, port))
+        # At once: two sockets that do not listen yet may have one port, and the loop of the second keeps the
+        # error for itself.
+        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
