@@ -173,6 +173,13 @@ class Consumer(PollingConsumer):
         return self._is_closed and not (self._workers and self._loop.holds_back)
 
     async def _ask(self, count_max: int, deadline: float, *, in_loop: bool) -> list[MessageExt]:
+        try:
+            return await self._asked(count_max, deadline, in_loop=in_loop)
+        except BaseException:
+            self._loop.is_cut_short = True
+            raise
+
+    async def _asked(self, count_max: int, deadline: float, *, in_loop: bool) -> list[MessageExt]:
         messages = self._advance(count_max, in_loop=in_loop)
         if messages:
             return messages
@@ -191,6 +198,7 @@ class Consumer(PollingConsumer):
         if self._asked_by is not None or self._is_closed or now - self._yielded_at > YIELD_SECONDS:
             return []
         with self._lock.entered():
+            self._loop.mend()
             return self._loop.advance(count_max, now, in_loop=in_loop)
 
     async def _take(self, count_max: int, deadline: float | None) -> ConsumeRequest | None:
@@ -298,6 +306,9 @@ class _Messages:
                     return message
         except BrokerClosed:
             raise StopAsyncIteration from None
+        except BaseException:
+            consumer._loop.is_cut_short = True
+            raise
 
     def __del__(self) -> None:
         self._consumer._loop.handed_out.is_left = True

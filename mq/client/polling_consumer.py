@@ -173,8 +173,10 @@ class PollingConsumer:
         return partial(self._end, failed=True) if is_open else None
 
     def _check_open(self) -> None:
+        """Under the lock, first of all."""
         if self._is_closed:
             raise BrokerClosed("this consumer is closed: make another")
+        self._loop.mend()
 
     def _prepare(self) -> None:
         """Make what this kind of consumer waits with."""

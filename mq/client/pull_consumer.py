@@ -54,7 +54,11 @@ class PullConsumer(PollingConsumer):
         if not timeout >= 0:  # Not a number is neither.
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
-        return self._next(timeout, count_max, in_loop=False)
+        try:
+            return self._next(timeout, count_max, in_loop=False)
+        except BaseException:
+            self._loop.is_cut_short = True
+            raise
 
     def __iter__(self) -> Iterator[MessageExt]:
         """One message after the other, until the consumer is closed. A message counts as consumed when the
@@ -66,6 +70,7 @@ class PullConsumer(PollingConsumer):
         try:
             while not self._is_closed:
                 with self._lock.entered():
+                    self._loop.mend()
                     messages = self._loop.advance(1, monotonic(), in_loop=True)
                 yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
         except BrokerClosed:
@@ -73,6 +78,9 @@ class PullConsumer(PollingConsumer):
                 raise
         except GeneratorExit:
             self._loop.handed_out.is_left = True
+            raise
+        except BaseException:
+            self._loop.is_cut_short = True
             raise
 
     def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:

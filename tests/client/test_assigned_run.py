@@ -18,7 +18,7 @@ import mq.aio
 from mq.aio import consumer as aio_consumer
 from mq.broker.groups.claim import LocalClaim
 from mq.broker.groups.manual_claims import AssignedClaim
-from mq.client.engine import owned_queue, poll_loop, send_back
+from mq.client.engine import last_asked, owned_queue, send_back
 from mq.client.retry import DELAY_SECONDS
 from mq.store.directory.delay_levels import LEVELS, parse_levels
 from tests.support import assigned
@@ -79,7 +79,7 @@ def dead_letters(broker: mq.Broker) -> list[bytes]:
 def test_what_fails_comes_again_and_is_counted(broker: mq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the other calls wait for messages, and know of nothing that is due."""
     monkeypatch.setattr(send_back, "DELAY_SECONDS", SOON, raising=False)
-    monkeypatch.setattr(poll_loop, "NOTE_SECONDS", 0.0)  # for which they would look again
+    monkeypatch.setattr(last_asked, "NOTE_SECONDS", 0.0)  # for which they would look again
 
     async def main() -> None:
         send(broker, b"1", b"2")

@@ -51,16 +51,29 @@ def _exits(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
+@cache
+def _returns(code: CodeType) -> frozenset[int]:
+    return frozenset(each.offset for each in dis.get_instructions(code) if each.opname == "RETURN_VALUE")
+
+
 def interrupted_at(
-    call: Callable[[], object], number: int, modules: tuple[str, ...] = ("mq.",)
+    call: Callable[[], object],
+    number: int,
+    modules: tuple[str, ...] = ("mq.",),
+    *,
+    at_returns: bool = True,
 ) -> int | None:
     """Make a call, and interrupt it at the instruction of this number, counted from 0, of those in modules
-    whose names begin so. None if it was: else how many it had. What the call raises otherwise is raised."""
+    whose names begin so. None if it was: else how many it had. What the call raises otherwise is raised.
+    at_returns: also before what hands over a result, where Python does not look."""
     count, done = 0, False
+
+    def left_out(code: CodeType) -> frozenset[int]:
+        return _exits(code) if at_returns else _exits(code) | _returns(code)
 
     def each(frame: FrameType, event: str, _arg: Any) -> Any:
         nonlocal count, done
-        if event == "opcode" and not done and frame.f_lasti not in _exits(frame.f_code):
+        if event == "opcode" and not done and frame.f_lasti not in left_out(frame.f_code):
             if count == number:
                 done = True
                 raise Interrupted

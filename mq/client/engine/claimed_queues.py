@@ -79,10 +79,14 @@ class ClaimedQueues:
         self._reported: dict[str, list[MessageQueue]] = {}
         self._save_at: float | None = None
         self._troubles: dict[MessageQueue, str] = {}  # why a queue could not be claimed
+        # Being claimed or given up; for longer where an interrupt came.
+        self._unsettled: set[MessageQueue] = set()
 
     def rebalance(self, membership: Membership, is_closing: bool = False) -> bool:
         """Have what is this member's, and drain what is not. False: not everything could be had, try again
         soon."""
+        if self._unsettled:
+            self._settle(membership)
         is_complete = True
         if is_closing:
             self._wanted = {}
@@ -132,8 +136,24 @@ class ClaimedQueues:
 
     def give_up(self, owned: OwnedQueue) -> None:
         """Release a queue. Under the lock."""
+        self._unsettled.add(owned.queue)
         self.owned.pop(owned.queue, None)
         owned.claim.release()
+        self._unsettled.discard(owned.queue)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether an interrupt came where a queue was claimed or given up: the next rebalance sees to it."""
+        return bool(self._unsettled)
+
+    def _settle(self, membership: Membership) -> None:
+        with self.lock:
+            for queue in list(self._unsettled):
+                if queue not in self.owned and self._local is None:
+                    claim = membership.claim(queue)  # the one that there is, if there is one
+                    if claim is not None:
+                        claim.release()
+                self._unsettled.discard(queue)
 
     def save(self, now: float) -> float:
         """Put a broadcasting consumer's offsets on disk when it is time. When to do so next."""
@@ -144,8 +164,8 @@ class ClaimedQueues:
             self._save_at = now + SAVE_SECONDS
         elif now >= self._save_at:
             try:
+                self._save_at = None  # Before: what is committed meanwhile has a time of its own.
                 local.save()
-                self._save_at = None
                 return float("inf")
             except (MQError, OSError) as error:
                 logger.error("group %s: offsets could not be saved: %s", self.group, error)
@@ -220,16 +240,19 @@ class ClaimedQueues:
     def _take_over(self, queue: MessageQueue, membership: Membership) -> bool:
         """Claim a queue, if nobody else has it. False: something went wrong."""
         claim: Claim | None = None
+        self._unsettled.add(queue)
         try:
             if self._local is not None:
                 claim = self._local.claim(queue, membership)
             else:
                 claim = membership.claim(queue)
             if claim is None:
+                self._unsettled.discard(queue)
                 return True
             delivery = self._deliveries.get(queue.topic)
             if delivery is None:  # Another thread has unsubscribed since this was worked out.
                 claim.release()
+                self._unsettled.discard(queue)
                 return False
             owned = OwnedQueue(self._broker, claim, delivery)
             owned.trouble_of_group = self._trouble
@@ -238,6 +261,7 @@ class ClaimedQueues:
         except Exception as error:
             if claim is not None:
                 claim.release()
+            self._unsettled.discard(queue)
             if self._raises:
                 if isinstance(error, (TopicNotFound, NotPermitted, ValueError)):
                     return False  # It has gone since it was listed, and will not be listed again.
@@ -247,6 +271,7 @@ class ClaimedQueues:
         self._troubles.pop(queue, None)
         with self.lock:
             self.owned[queue] = owned
+        self._unsettled.discard(queue)
         return True
 
     def _note_trouble(self, queue: MessageQueue, error: Exception) -> None:

@@ -1,7 +1,8 @@
 """What a consumer that asks for messages was given last, by a poll or by a loop over messages.
 
 What a poll returned counts as consumed as soon as anything else is asked for. So does the message that a loop
-is at. When a loop is left, nobody knows why it was: the message that it was at comes again.
+is at. When a loop is left, nobody knows why it was: the message that it was at comes again. What a poll
+returned counts as well when its consumer is closed, unless something has failed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class HandedOut:
     @property
     def is_of_loop(self) -> bool:
         """Whether a loop got it, which may have been left since."""
-        return self._is_of_loop
+        return self._request is not None and self._is_of_loop
 
     def begin(self, request: ConsumeRequest, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         """The first messages of a request. It is remembered, for the next ones."""
@@ -50,10 +51,11 @@ class HandedOut:
 
     def finish(self) -> None:
         """It counts as consumed."""
-        request, self._request = self._request, None
+        request = self._request
         if request is not None and request.is_open:
             request.cache.cut(request.run)
             request.owned.finish(request)
+        self._request = None  # Last, so that the next call goes on with it where an interrupt came before.
 
     def keep(self) -> None:
         """Keep in hand only what is not consumed."""
@@ -62,15 +64,6 @@ class HandedOut:
             request.cache.cut(request.run)
             request.cache.settle(request.run, self._count)
 
-    def leave_loop(self) -> bool:
-        """The loop is over, if there was one: whether what is in hand comes again."""
-        was_at_it = self._request is not None and self._is_of_loop
-        if was_at_it:
-            self.keep()
-            self._request = None
-        self.is_left = False
-        return was_at_it
-
     def forget(self) -> None:
-        """It was committed."""
+        """It was committed, or comes again."""
         self._request = None

@@ -161,7 +161,7 @@ class OwnedQueue:
         if self.is_draining or self.cache.next != begin:
             return
         self.cache.put(messages, end)
-        if not self.cache.count and self.cache.begun <= self.committed and not self._is_sought:
+        if self.cache.is_idle and self.cache.begun <= self.committed and not self._is_sought:
             # What the filter left out is no lag, where nothing in front of it waits for a commit.
             self.commit()
 
@@ -242,9 +242,8 @@ class OwnedQueue:
             self.cache.finish(run)
 
     def put_back(self) -> None:
-        """Hand out again what is in hand, and what came after it."""
-        if self.cache.open:
-            self._replace_cache(self.cache.lowest)
+        """Forget what is here: it is pulled again, from the first that is not consumed on."""
+        self._replace_cache(self.cache.lowest)
 
     def deliver_by(self, delivery: Delivery) -> None:
         """Deliver what nobody has begun in another way, by another selection."""

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
-from time import strftime
 from typing import Final
 
 from mq.api.beginning import first_offset
@@ -23,6 +22,7 @@ from mq.api.waiter import Versioned
 from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.handed_out import HandedOut
+from mq.client.engine.last_asked import PAUSED, LastAsked
 from mq.client.engine.options import PullOptions
 from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Unconsumed
 from mq.client.engine.subscriptions import check_agreement, subscription_of
@@ -37,8 +37,6 @@ LOCK_SECONDS: Final = 0.2  # a poll waits at least so long for a lock that other
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
 BATCH_COUNT_MAX: Final = 65_536  # more than is ever pulled at once
 RETRY_SECONDS: Final = 1.0  # until it looks again where not every queue could be claimed
-NOTE_SECONDS: Final = 1.0  # at most so often it says when it was asked
-PAUSED: Final = "paused by its consumer"
 
 Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
@@ -53,6 +51,7 @@ class PollLoop:
         self.is_closed = False
         self.version = -1  # of either, as it was when it was last looked at what is owned
         self.at_end = False
+        self.is_cut_short = False  # An exception ended a call that hands out messages.
         self.paused: Final[set[MessageQueue]] = set()
         self._broker = broker
         self._options = options
@@ -76,7 +75,7 @@ class PollLoop:
         self._is_draining = False  # one of the queues at least
         self._is_ending = False  # all are, for good
         self._commit_due = self._round_due = 0.0
-        self._noted_at: float | None = None
+        self._last_asked: Final = LastAsked(self._owned, self.paused)
 
     # What to consume.
 
@@ -120,7 +119,7 @@ class PollLoop:
                 self._rebalance(membership)
 
     def listen(self, listener: Listener) -> None:
-        """Hand the messages to a listener: a member consumes what the group sent back as well."""
+        """Hand the messages to a listener, and what the group sent back too."""
         self._listener = listener
         for delivery in self._deliveries.values():
             delivery.listener = listener
@@ -181,6 +180,9 @@ class PollLoop:
                 owned.commit()
             self._claimed.give_up(owned)
         self._round.clear()
+        uninterrupted(lambda: self._leave(membership))
+
+    def _leave(self, membership: Membership) -> None:
         with self._joining:
             membership.leave()
             self.membership = None
@@ -220,8 +222,7 @@ class PollLoop:
         self.release_what_is_finished()
 
     def release_what_is_finished(self) -> bool:
-        """Give up the queues that are to go and of which nothing is in hand any more; whether there were
-        some."""
+        """Give up the queues that are to go and are finished; whether there were some."""
         if not self._is_draining:
             return False
         draining = [owned for owned in self._owned.values() if owned.is_draining]
@@ -230,8 +231,9 @@ class PollLoop:
             if self._options.auto_commit:
                 owned.commit()
             self._claimed.give_up(owned)
-        self._is_draining = len(finished) < len(draining)
+        self.version = -1 if self._claimed.is_unsettled else self.version
         self._round = deque(owned for owned in self._round if self._owned.get(owned.queue) is owned)
+        self._is_draining = len(finished) < len(draining)  # Last: until then all this is done again.
         return bool(finished)
 
     # One look.
@@ -257,11 +259,7 @@ class PollLoop:
                     if not owned.claim.is_lost():
                         if not owned.cache.can_take(now):
                             self._round.rotate(-1)
-                        if self._noted_at is None or now - self._noted_at >= NOTE_SECONDS:
-                            self._noted_at = now
-                            self._set_status(
-                                f"its consumer asked for messages last at {strftime('%H:%M:%S')}"
-                            )
+                        self._last_asked.note(now)
                         return request
                     self.version, self.at_end = -1, False  # What is owned is looked at first.
             self._round.rotate(-1)
@@ -269,9 +267,7 @@ class PollLoop:
 
     def positions(self, now: float) -> list[Position]:
         """Where messages would be news, for a consumer that waits."""
-        if self._noted_at is not None and now - self._noted_at >= NOTE_SECONDS:
-            self._noted_at = None
-            self._set_status("")
+        self._last_asked.forget(now)
         return [
             (owned.queue, owned.cache.next, owned.delivery.selection.wakes)
             for owned in self._round
@@ -286,7 +282,7 @@ class PollLoop:
                 due = min(due, self._commit_due)
             if owned.cache.due is not None and owned.queue not in self.paused:
                 due = min(due, owned.cache.due)
-        return due if self._noted_at is None else min(due, self._noted_at + NOTE_SECONDS)
+        return min(due, self._last_asked.until)
 
     def _do_what_is_due(self, now: float) -> None:
         self.enter()
@@ -331,11 +327,6 @@ class PollLoop:
             owned.take_in(owned.pass_over(error))
             return True
 
-    def _set_status(self, reason: str) -> None:
-        for owned in self._round:
-            if owned.queue not in self.paused:
-                owned.set_status(reason)
-
     # What is in hand.
 
     def hand_out(self, request: ConsumeRequest, count_max: int, *, in_loop: bool) -> list[MessageExt]:
@@ -372,13 +363,22 @@ class PollLoop:
 
     def begin_loop(self) -> None:
         """A loop over messages begins. The message at which another one was left comes again."""
-        if self.handed_out.leave_loop():
+        if self.handed_out.is_of_loop:
+            self.handed_out.keep()
             self.put_back()
+        self.handed_out.is_left = False
+
+    def mend(self) -> None:
+        """Before any other call: what one that was cut short had taken, and told nobody of, comes again."""
+        if self.is_cut_short:
+            self.put_back()
+            self.handed_out.is_left = self.is_cut_short = False
 
     def put_back(self) -> None:
-        """What was handed out and is not finished comes again, and with it what came after."""
-        for owned in self._round:
+        """What was handed out and is not finished comes again, with all after it."""
+        for owned in self._owned.values():
             owned.put_back()
+        self.handed_out.forget()
 
     @property
     def holds_back(self) -> bool:
@@ -423,17 +423,17 @@ class PollLoop:
 
     def commit_given(self) -> None:
         """Commit all that was handed out."""
-        self.handed_out.forget()
         for owned in self._round:
             owned.finish_open()
             owned.commit()
             if owned.is_restarting:
                 with suppress(TopicNotFound, NotPermitted, ValueError):
                     owned.restart()  # where the offset is now, and not at the next look
+        self.handed_out.forget()
 
     def close(self, *, failed: bool) -> None:
-        """Commit what counts as consumed, give everything up and leave. What was handed out last counts if
-        nothing failed; the message at which a loop was left does not, since nobody knows why it was."""
+        """Commit what counts as consumed, give everything up and leave: see HandedOut."""
+        self.mend()
         if failed:
             self.handed_out.keep()
         else:

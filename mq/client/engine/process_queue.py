@@ -11,6 +11,9 @@ next one to pull, so that stretches which a filter left out are committed too.
 
 Its user has a lock around it. Only `left` of a run is taken from without one: an iterator gives each
 message to one thread.
+
+A signal handler may raise between any two steps. A message that is not consumed is in two places then sooner
+than in none. So what `lowest` says holds at any moment, and a cache that begins there again has all of them.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ class MessageRun:
     __slots__ = (
         "batch",
         "begin",
+        "cut_off",
         "due",
         "failed",
         "is_dense",
@@ -60,6 +64,7 @@ class MessageRun:
         self.is_dense = is_dense  # every offset from `begin` on has its message here
         self.size = size  # in bytes, about
         self.left: Iterator[MessageExt] = iter(messages)
+        self.cut_off: list[MessageExt] = []  # of what was left, until it is ready again
         self.started = 0.0
         self.due = 0.0
         self.failed: list[MessageExt] = []
@@ -81,15 +86,17 @@ class MessageRun:
         messages = self.messages
         return messages[(len(messages) - 1) // self.batch * self.batch :]
 
-    def split(self, count: int) -> MessageRun:
-        """Keep the first messages; a run of those after."""
+    def rest(self, count: int) -> MessageRun:
+        """A run of the messages after the first so many, which are in this one still: see shorten."""
         messages = self.messages
         rest = messages[count:]
-        size = self.size * len(rest) // len(messages)
         begin = self.begin + count if self.is_dense else rest[0].queue_offset
-        del messages[count:]
-        self.size -= size
-        return MessageRun(begin, rest, self.is_dense, size)
+        return MessageRun(begin, rest, self.is_dense, self.size * len(rest) // len(messages))
+
+    def shorten(self, rest: MessageRun) -> None:
+        """Take out what is in the run after this one."""
+        del self.messages[-len(rest.messages) :]
+        self.size -= rest.size
 
 
 class ProcessQueue:
@@ -124,13 +131,11 @@ class ProcessQueue:
     def take(self, count_max: int, now: float) -> MessageRun | None:
         """The next messages to consume, at most so many; None where there are none, or their time has not
         come."""
-        if self._held and self._held[0].due <= now:
-            run = self._held.pop(0)
-            self.held_size -= len(run.messages[0].record)
+        is_held = bool(self._held) and self._held[0].due <= now
+        if is_held:
+            run = self._held[0]
         elif self.ready:
-            run = self.ready.popleft()
-            if len(run.messages) > count_max:
-                self.ready.appendleft(run.split(count_max))
+            run = self.ready[0]
         else:
             return None
         run.started = now
@@ -139,6 +144,14 @@ class ProcessQueue:
             opened.append(run)
         else:
             insort(opened, run, key=_begin_of)
+        if is_held:
+            self._held.pop(0)
+            self.held_size -= len(run.messages[0].record)
+        elif len(run.messages) > count_max:
+            self.ready[0] = rest = run.rest(count_max)
+            run.shorten(rest)
+        else:
+            self.ready.popleft()
         if run.begin >= self.begun:
             self.begun = run.end
         return run
@@ -146,9 +159,7 @@ class ProcessQueue:
     def finish(self, run: MessageRun, again: Sequence[MessageExt] = (), due: float | None = None) -> None:
         """A run is consumed, but for the messages `again`. With `due` each of these is taken again from then
         on; without it they, which are then the run's last, come next."""
-        self.open.remove(run)
         messages = run.messages
-        self.count -= len(messages) - len(again)
         size = run.size
         if again:
             share = size // len(messages)
@@ -161,26 +172,36 @@ class ProcessQueue:
                 if self.begun == run.end:
                     self.begun = begin
                 self._put_back(MessageRun(begin, list(again), False, share * len(again)))
+        self.open.remove(run)
+        self.count -= len(messages) - len(again)
         self.size -= size
 
     def cut(self, run: MessageRun) -> None:
         """Take from a run what is not begun: it is ready again. A thread at work on it finds no more."""
-        rest = list(run.left)
-        if rest:
-            is_last = self.begun == run.end
-            cut_off = run.split(len(run.messages) - len(rest))
-            if is_last:
-                self.begun = cut_off.begin
-            self._put_back(cut_off)
+        cut_off, messages = run.cut_off, run.messages
+        cut_off.extend(run.left)  # One call of C: see above.
+        if cut_off:
+            if messages and messages[-1] is cut_off[-1]:  # Else that was done by a call that was cut short.
+                is_last = self.begun == run.end
+                rest = run.rest(len(messages) - len(cut_off))
+                if is_last:
+                    self.begun = rest.begin
+                if all(each.begin != rest.begin for each in self.ready):
+                    self._put_back(rest)
+                run.shorten(rest)
+            run.cut_off = []
 
     def settle(self, run: MessageRun, in_hand: int) -> None:
         """All messages of a run but the last `in_hand` are consumed."""
-        done = len(run.messages) - in_hand
+        messages = run.messages
+        done = len(messages) - in_hand
         if done > 0:
-            last = run.split(done)
+            size = run.size * in_hand // len(messages)
+            run.begin = messages[done].queue_offset
+            run.messages = messages[done:]
             self.count -= done
-            self.size -= run.size
-            run.begin, run.messages, run.size = last.begin, last.messages, last.size
+            self.size -= run.size - size
+            run.size = size
 
     def drain(self) -> None:
         """Forget what nobody has begun, for another to pull. What lies below something begun is kept, and
@@ -190,10 +211,11 @@ class ProcessQueue:
                 self.cut(run)
                 break
         while self.ready and self.ready[-1].begin >= self.begun:
-            run = self.ready.pop()
+            run = self.ready[-1]
+            self.next = run.begin
+            self.ready.pop()
             self.count -= len(run.messages)
             self.size -= run.size
-            self.next = run.begin
 
     @property
     def lowest(self) -> int:
@@ -217,7 +239,7 @@ class ProcessQueue:
     @property
     def is_idle(self) -> bool:
         """Whether everything that was taken in is consumed."""
-        return not self.count
+        return not self.ready and not self._held and not any(run.messages for run in self.open)
 
     def can_take(self, now: float) -> bool:
         return bool(self.ready) or bool(self._held and self._held[0].due <= now)
@@ -244,9 +266,5 @@ class ProcessQueue:
         insort(self._held, run, key=_due_of)
 
     def _put_back(self, run: MessageRun) -> None:
-        ready = self.ready
-        after: list[MessageRun] = []
-        while ready and ready[0].begin < run.begin:
-            after.append(ready.popleft())
-        ready.appendleft(run)
-        ready.extendleft(reversed(after))
+        place = sum(each.begin < run.begin for each in self.ready)
+        self.ready.insert(place, run)

@@ -34,6 +34,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.groups.members import GROUPS_MAX
 from mq.remoting.server.options import Limits
 from mq.remoting.server.server import Server
+from mq.remoting.server.transport import connection as connection_module
 from mq.remoting.server.transport.connection import (
     AT_WORK_MAX,
     CONTROL_TURN_COUNT,
@@ -240,8 +241,11 @@ def test_answers_that_are_sent_at_once_leave_no_connection_paused() -> None:
     assert transport.calls == ["pause", "resume"]
 
 
-def test_oneway_requests_of_a_lost_connection_count_until_they_are_done() -> None:
+def test_oneway_requests_of_a_lost_connection_count_until_they_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They wait for a thread, and their connection may be back with more."""
+    monkeypatch.setattr(connection_module, "TURN_SECONDS", 3600.0)  # Both are read in one.
     turns, owner, memory = Mock(), Mock(), Memory(1 << 20)
     frames = list[Frame]()
     owner.received = lambda _, frame: frames.append(frame)
