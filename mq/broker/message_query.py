@@ -49,7 +49,7 @@ class Finder:
         if 1 <= len(msg_id) <= 256 and msg_id.isprintable():
             unindexed = self._unindexed(msg_id)
             newest: MessageExt | None = None
-            for topic in self._topics():
+            for topic in list(self._topics()):  # which may grow meanwhile
                 for candidate in self._candidates(topic, msg_id, unindexed):
                     # What recalls a message has its id, and is none.
                     if candidate.msg_id == msg_id and value_of(candidate.encoded, MARKS) is None:

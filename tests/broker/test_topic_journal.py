@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.topic_journal import TopicJournal, listed_topics
 from mq.store.recovery.topic_begins import lower_begins
 from tests.support.insides import catalog_of, store_of
+from tests.support.interrupting import called_at
 from tests.support.store.small_store import log_files
 
 COUNT = topics_file.JOURNAL_FROM + 40
@@ -67,6 +69,39 @@ def test_a_change_of_one_topic_does_not_write_all(directory: Path, monkeypatch: 
             broker.delete_topic(f"more{number:03}")
         assert written == []
         assert broker.topics() == NAMES
+
+
+def test_a_topic_is_there_while_it_is_changed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others read the table meanwhile, and would take it for deleted."""
+    from_json, missed = topics_file.TopicSettings.from_json, []
+
+    def looked_at(name: str, *arguments: Any) -> topics_file.TopicSettings:
+        missed.extend([name] if name not in table else [])
+        return from_json(name, *arguments)
+
+    with mq.open(directory, duties=False) as broker:
+        fill(broker)
+        topics = topics_file.Topics(directory)
+        table = topics.load()
+        monkeypatch.setattr(topics_file.TopicSettings, "from_json", looked_at)
+        broker.create_topic(NAMES[0], 3)
+        assert topics.load()[NAMES[0]].read_queue_count == 3
+    assert missed == []
+
+
+def test_a_message_is_looked_for_while_topics_are_made(directory: Path) -> None:
+    numbers = itertools.count()
+    with mq.open(directory, duties=False) as broker, mq.open(directory, duties=False) as other:
+        fill(broker)
+
+        def look() -> None:
+            with pytest.raises(mq.MessageNotFound):
+                broker.message("none has this id")
+
+        size = called_at(look, 1 << 30, int)
+        for at in range(0, size, size // 20):
+            called_at(look, at, lambda: other.create_topic(f"more-{next(numbers)}", 1))
+        assert len(broker.topics()) > COUNT + 15
 
 
 def test_other_processes_see_each_change_at_once(directory: Path) -> None:

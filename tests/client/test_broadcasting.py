@@ -5,7 +5,10 @@ Here with the broker in memory; tests/broker/test_broadcast_groups.py has what i
 
 from __future__ import annotations
 
+import fcntl
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from hypothesis import given
 import mq
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
+from mq.store.directory.config_file import write_config
 from tests.support.memory.broker import MemoryBroker
 from tests.support.recording_listener import Heard, consuming, dead_letters, eventually, send
 
@@ -81,6 +85,39 @@ def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
         heard.wait(2)
         file = file_of(tmp_path, "box")
         eventually(lambda: file.exists() and offsets_in(file) == {0: 2})
+
+
+def test_a_client_id_is_free_once_its_offsets_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a close writes them that has lost patience, and its leader looks meanwhile."""
+    write, taken = write_config, list[bool]()
+    is_closing, is_over = threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str) -> None:
+        if is_closing.is_set():
+            time.sleep(1.5)  # The leader looks every second.
+            with path.with_name("lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    taken.append(False)
+                except BlockingIOError:
+                    taken.append(True)
+        write(path, text)
+
+    monkeypatch.setattr("mq.broker.broadcast.offsets.write_config", slow)
+    broker, heard = make(), Heard(lambda message: message.body == b"hangs" and is_over.wait(60))
+    consumer = mq.PushConsumer(broker, "g", threads=2, **broadcasting(tmp_path))
+    consumer.subscribe("orders", listener=heard)
+    consumer.start()
+    send(broker, "a", queue_id=0)
+    heard.wait(1)
+    send(broker, "hangs", queue_id=1)
+    heard.wait(2)
+    is_closing.set()
+    consumer.close(timeout=0)
+    is_over.set()
+    assert taken == [True]
 
 
 def test_a_client_id_is_one_consumers_at_a_time(tmp_path: Path) -> None:

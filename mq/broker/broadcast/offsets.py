@@ -225,10 +225,9 @@ class BroadcastOffsets:
 
     def save(self) -> None:
         """Have everything on disk that was set before. Raises OSError, MQError."""
-        if not self.is_dirty or self._lock_fd < 0:
-            return
         with self._saving:
-            self._save()
+            if self.is_dirty and self._lock_fd >= 0:
+                self._save()
 
     def _save(self) -> None:
         self.is_dirty = False
@@ -253,9 +252,10 @@ class BroadcastOffsets:
 
     def close(self) -> None:
         """Let another consumer have the client id. Twice is fine."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        with self._saving:
+            fd, self._lock_fd = self._lock_fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     def _take_lock(self) -> bool:
         make_directory(self._path.parent)

@@ -264,10 +264,11 @@ class Groups:
     # Coming and going.
 
     def admit(self, group: str, member: Member, consume_from: str | int | None) -> LocalMembership:
-        """See ConsumerGroups.admit."""
+        """See ConsumerGroups.admit. A member that nobody knows of would keep its queues."""
         self.check_writable()
-        # A member that nobody knows of would keep its queues.
-        return uninterrupted(lambda: self._enter(group, member, consume_from), LocalMembership.leave)
+        return uninterrupted(
+            lambda: self._enter(group, member, consume_from), LocalMembership.leave, of=self.store
+        )
 
     def _enter(self, group: str, member: Member, consume_from: str | int | None) -> LocalMembership:
         member_table = self.made(group)
@@ -436,8 +437,8 @@ class Groups:
             membership.forked()
 
     def close(self) -> None:
-        """Leave with all consumers of this broker. Twice is fine."""
-        wait_for_calls(self.store)  # What they change is in files that are closed here first.
+        """Leave with all consumers of this broker, once what others change is through. Twice is fine."""
+        wait_for_calls(self.store)
         with self._lock:
             self.is_closed = True
             memberships = list(self._memberships)

@@ -164,8 +164,9 @@ class Topics:
     def _apply(self, entries: list[Entry]) -> None:
         self._line_count += len(entries)
         for name, settings in entries:
-            self._table.pop(name, None)
-            if settings is not None:
+            if settings is None:
+                self._table.pop(name, None)
+            else:  # In one step: others read the table without the lock.
                 self._table[name] = TopicSettings.from_json(name, settings)
 
     def _read(self) -> dict[str, TopicSettings]:

@@ -59,7 +59,7 @@ class ConsumeLoop:
         self._clock = clock
         self._lock: Final = claimed.lock
         self._owned: Mapping[MessageQueue, OwnedQueue] = claimed.owned
-        self._is_closing = False
+        self._is_closing = self._is_ending = False
         self._when_closed: list[Callable[[], object]] = []
         self._rebalance_at = 0.0
         self._must_look = True  # at all that depends on time,
@@ -381,6 +381,10 @@ class ConsumeLoop:
     # The end.
 
     def _finish(self) -> None:
+        with self._lock:
+            if self._is_ending:  # close() has lost patience, and does it.
+                return
+            self._is_ending = True
         try:
             self._claimed.leave(self._membership)
         except (BrokerClosed, ForkedBroker):
@@ -392,6 +396,7 @@ class ConsumeLoop:
         with self._lock:
             self._pool.end()
         self.closed.set()
+        self._look_now()  # The leader may be another thread.
         for call in list(self._when_closed):
             call()
 

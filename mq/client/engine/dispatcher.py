@@ -96,7 +96,7 @@ class Dispatcher:
     def look_at(self, now: float) -> float:
         """When to look whether a listener has been running for long."""
         due = now + NOTE_SECONDS if self._at_work else float("inf")
-        starts = [request.run.started for request in self._at_work if request.keeps_others_waiting]
+        starts = [request.run.started for request in list(self._at_work) if request.keeps_others_waiting]
         return min(due, min(starts) + RELIEVE_SECONDS) if starts else due
 
     def relieve_long(self, now: float) -> None:

@@ -163,8 +163,10 @@ class ThreadPool(Generic[Request]):
         with self._lock:
             if self._leader is None and not self._is_over:
                 self._leader = worker
+                if self._watcher is worker:  # Another one looks after who leads.
+                    self._watcher = None
             else:
-                request = self._take()
+                request = self._take() if self._watcher is not worker else None
                 if request is None:
                     if self._is_over:
                         return False

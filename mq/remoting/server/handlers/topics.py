@@ -71,7 +71,7 @@ def all_topics(_: GetAllTopics, call: Call) -> Reply:
     broker = call.served.broker
     if isinstance(broker, Replicated):
         told = broker.replication.topics()
-        table = {name: _kept(settings) for name, settings in told.items()}
+        table = {name: _kept(settings) for name, settings in list(told.items())}
         # A slave drops a table of a version that it knows, and versions begin anew with the control file.
         version = DataVersion(broker.route_version(), time.time_ns() // 1_000_000)
         return Reply(AllTopicsAnswer(len(table)), TopicTable(table, version))
