@@ -70,7 +70,7 @@ def test_the_watcher_takes_no_work_of_its_own() -> None:
 
     pool = ThreadPool("billing", 1, lock, lead=lead, take=take, perform=perform, stuck=relieve)
     pool.start()
-    is_relieved = relieved.wait(SOON / 6)
+    is_relieved = relieved.wait(SOON)
     is_over.set()
     with lock:
         pool.end()
@@ -111,7 +111,7 @@ def test_a_watcher_that_leads_is_watched_over_itself(monkeypatch: pytest.MonkeyP
         "billing", 3, lock, lead=lead, take=lambda: None, perform=perform, stuck=lambda _: relieved.set()
     )
     pool.start()
-    is_relieved = relieved.wait(SOON / 6)
+    is_relieved = relieved.wait(SOON)
     is_over.set()
     late[1].start()
     with lock:

@@ -3,8 +3,9 @@ passed over, and no queue stays behind."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from tests.support.interrupting import Interrupted, interrupted_at, swallowed
 
 pytestmark = [
     pytest.mark.rounds,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    # A coroutine that an interrupt keeps from being awaited says so.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.usefixtures("dropped_here"),
 ]
 TIMES = os.environ.get("MQ_INTERRUPTS", "1")  # see test_interrupts.py
@@ -136,6 +138,40 @@ def test_all_messages_come_where_another_goes_on(
         assert bodies(seen) == BODIES, at
         broker.delete_topic(topic)
         at += 1 if TIMES == "all" else 5
+    assert at > 50
+
+
+async def polls_once(consumer: mq.aio.Consumer, seen: Asked) -> None:
+    seen += await consumer.poll(0, count_max=2)
+
+
+async def loops_twice(consumer: mq.aio.Consumer, seen: Asked) -> None:
+    messages = aiter(consumer)
+    for _ in range(2):
+        seen.append(await anext(messages))
+
+
+@pytest.mark.parametrize("call", [polls_once, loops_twice])
+def test_all_messages_come_where_a_task_goes_on(
+    broker: LocalBroker, call: Callable[[mq.aio.Consumer, Asked], Coroutine[None, None, None]]
+) -> None:
+    async def goes_on(consumer: mq.aio.Consumer, seen: Asked) -> None:
+        while more := await consumer.poll(0):
+            seen += more
+        await consumer.close()
+
+    at, is_through = 0, False
+    while not is_through:
+        topic, seen = sent(broker, at), Asked()
+        consumer = mq.aio.Consumer(broker, GROUP, pull_count=4)
+        consumer.subscribe(topic)
+        asyncio.run(polls_once(consumer, seen))
+        is_through = is_not_cut(lambda: asyncio.run(call(consumer, seen)), at)  # noqa: B023 - at once
+        asyncio.run(goes_on(consumer, seen))
+        assert bodies(seen) == BODIES, at
+        assert broker.group(GROUP).lag(topic) == 0, at
+        broker.delete_topic(topic)
+        at += 1 if TIMES == "all" else 3
     assert at > 50
 
 
