@@ -122,7 +122,11 @@ class Store:
         try:
             with named_errors(self.root), self.open_lock.opening():
                 self.open_lock.opened_by()
-                self._open(options, progress)
+                try:
+                    self._open(options, progress)
+                except BaseException:
+                    self.open_lock.leave()  # As in close.
+                    raise
             lib.mq_log_set_reserve(self.log, 0 if read_only else reserve_size)
             # It has the log alone: a store that is dropped is not kept by its thread.
             prepare_log = partial(lib.mq_log_prepare, self.log)
@@ -328,15 +332,8 @@ class Store:
         self.stay_in_place()
         if control.get(lib.MQ_POISONED_WORD):
             return
-        write_checkpoint(
-            self.root,
-            Checkpoint(
-                control.get(lib.MQ_FLUSHED_STORE_TIME),
-                control.get(lib.MQ_QUEUES_FLUSHED_TIME),
-                self._index_time,
-            ),
-            sync=sync,
-        )
+        times = control.get(lib.MQ_FLUSHED_STORE_TIME), control.get(lib.MQ_QUEUES_FLUSHED_TIME)
+        write_checkpoint(self.root, Checkpoint(*times, self._index_time), sync=sync)
 
     def bring_index_up(self) -> int:
         """Index every message that is in the log now; how many bytes of log that took."""
@@ -361,10 +358,14 @@ class Store:
             try:
                 with named_errors(self.root), self.open_lock.opening():
                     self.open_lock.opened_by()
-                    self.open_lock.leave()
-                    if not self.read_only and self.open_lock.is_alone():
-                        self.stay_in_place()
-                        self._close_cleanly()
+                    try:
+                        if not self.read_only and self.open_lock.is_alone():
+                            self.stay_in_place()
+                            self._close_cleanly()
+                    finally:
+                        # Before the next process may open the store: that one must not take this for a
+                        # process whose control file it can share.
+                        self.open_lock.leave()
             finally:
                 self._state = "closed"
                 self._drop()
@@ -431,9 +432,8 @@ class Store:
             self.control.close(self.refusal())
         for detach in self._holders:
             detach()
-        for fd in self._descriptors:
-            os.close(fd)
-        self._descriptors.clear()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         self.role.close()
         self.open_lock.close()
         if self.members is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mq.errors import StoreCorrupted
+from mq.errors import StoreCorrupted, StoreLocked
 from mq.names import is_topic_name
 from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.layouts import check_control, check_layouts, packed
@@ -27,19 +27,25 @@ __all__ = ["Hint", "believable", "fresh_control", "hint", "open_log", "shared"]
 
 
 def shared(path: Path) -> Control:
-    """The control file of the processes that have the store open. Raises VersionMismatch, StoreCorrupted."""
+    """The control file of the processes that have the store open. Raises VersionMismatch, StoreCorrupted, and
+    StoreLocked for a file that none of them has attached to."""
     root = path.parents[1]
     check_control(root)
     try:
         control = Control(path, create=False)
         check_layouts(root, control.get(lib.MQ_LAYOUTS))
-        return control
     except (FileNotFoundError, StoreCorrupted) as error:
         raise StoreCorrupted(
             f"{path} was deleted or changed while other processes have the store open ({error}):"
             " close it in all of them, then open it again",
             path=str(path),
         ) from error
+    if control.same_boot():
+        return control
+    control.close()
+    raise StoreLocked(
+        f"{root}: another process is about to open or to close this store: try again", path=str(root)
+    )
 
 
 def fresh_control(path: Path, sizes: FileSizes) -> Control:

@@ -36,26 +36,34 @@ def cut_tail(root: Path, begin: int, end: int, file_size: int, store_time_ms: in
         try:
             with open_lock.opening():
                 open_lock.opened_by()
-                if not open_lock.is_alone():
-                    raise StoreLocked(
-                        f"{root}: its log has {end - begin:,} bytes from log offset {begin:,} on that its"
-                        " master has not, and they cannot be cut off while other processes have it open:"
-                        " close them, or open it there with read_only=True",
-                        path=str(root),
-                    )
-                open_lock.mark_open()
-                kept = _keep(root, begin, end, file_size)
-                known = read_checkpoint(root)
-                times = (min(time, store_time_ms) for time in (known.physic_time, known.logics_time))
-                write_checkpoint(
-                    root, replace(known, physic_time=next(times), logics_time=next(times)), sync=True
-                )
-                (root / "mq" / "control").unlink(missing_ok=True)
-                sync_names(root / "mq")
-                _cut(root, begin, file_size)
-                return kept
+                try:
+                    return _cut_alone(open_lock, root, begin, end, file_size, store_time_ms)
+                finally:
+                    # Before the next process may open the store: it must find itself alone, and recover.
+                    open_lock.leave()
         finally:
             open_lock.close()
+
+
+def _cut_alone(
+    open_lock: OpenLock, root: Path, begin: int, end: int, file_size: int, store_time_ms: int
+) -> Path:
+    if not open_lock.is_alone():
+        raise StoreLocked(
+            f"{root}: its log has {end - begin:,} bytes from log offset {begin:,} on that its"
+            " master has not, and they cannot be cut off while other processes have it open:"
+            " close them, or open it there with read_only=True",
+            path=str(root),
+        )
+    open_lock.mark_open()
+    kept = _keep(root, begin, end, file_size)
+    known = read_checkpoint(root)
+    times = (min(time, store_time_ms) for time in (known.physic_time, known.logics_time))
+    write_checkpoint(root, replace(known, physic_time=next(times), logics_time=next(times)), sync=True)
+    (root / "mq" / "control").unlink(missing_ok=True)
+    sync_names(root / "mq")
+    _cut(root, begin, file_size)
+    return kept
 
 
 def _keep(root: Path, begin: int, end: int, file_size: int) -> Path:
