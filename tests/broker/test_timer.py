@@ -103,6 +103,21 @@ class TestBroker:
                 producer.send(mq.Message("orders", b"soon", delay_ms=50))
                 assert len(wait_for(queue, count)) == count
 
+    def test_one_that_is_stored_while_another_is_delivered_needs_nobody_to_look(
+        self, directory: Path, flush: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The leader hears of it while it has something else to do, and it may not be on disk by then."""
+        monkeypatch.setattr(timer_module, "IDLE", 3600.0)
+        monkeypatch.setattr(Timer, "save_interval", 3600.0)
+        with mq.open(directory, flush=flush) as broker, mq.Producer(broker) as producer:
+            (queue,) = broker.create_topic("orders", 1).queues
+            for count in range(1, 101):
+                at = now_ms() + 20
+                producer.send(mq.Message("orders", b"first", deliver_at_ms=at))
+                time.sleep(max(0.0, at / 1000 + count % 10 * 1e-4 - time.time()))
+                producer.send(mq.Message("orders", b"second", delay_ms=10))
+                assert len(wait_for(queue, 2 * count)) == 2 * count
+
     def test_the_delivered_one_is_a_new_record_of_the_same_message(self, broker: LocalBroker) -> None:
         body = b"long enough to be compressed " * 500
         with mq.Producer(broker) as producer:

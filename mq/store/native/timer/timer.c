@@ -180,9 +180,10 @@ static int flush_sent(mq_timer *timer) {
     return mq_log_flush(timer->log, mq_control_get(timer->log->control, MQ_LOG_END), -1, FLUSH_TIMEOUT_MS);
 }
 
-/* Whether something is to be put into the wheel. */
+/* Whether something is to be put into the wheel, on disk or not: its sender may have told of it already, and
+ * tells nobody once it is on disk. The next flush_sent has it visible, or fails. */
 static int has_news(mq_timer *timer) {
-    return mq_queue_visible(timer->log, timer->queue) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
+    return atomic_load(&timer->queue->entry->next) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
 }
 
 static int64_t next_ms(mq_timer *timer) {
