@@ -99,5 +99,25 @@ def test_a_thread_waits_for_another_that_sends_its_key(directory: Path) -> None:
         assert not closer.is_alive(), "the lock is left behind"
 
 
+def test_of_two_that_close_neither_is_done_before_a_send_is(directory: Path) -> None:
+    """What comes after frees what the send still reads."""
+    with mq.open(directory) as broker:
+        keys = dedup_table.SentKeys(store_of(broker), clock_ms=lambda: 0)
+        digest = dedup_table.digest_of("key", "orders", "key")
+        number, sending = keys.number(digest), dedup_actors.held(keys, digest, 0.0)
+        closers = [threading.Thread(target=keys.close) for _ in range(2)]
+        closers[0].start()
+        with suppress(mq.BrokerClosed):
+            while closers[0].is_alive():  # As above.
+                keys.locked(number + 1, 0.0)
+        closers[1].start()
+        closers[1].join(0.2)
+        assert all(closer.is_alive() for closer in closers)
+        sending.close()
+        for closer in closers:
+            closer.join(PATIENCE)
+        assert not any(closer.is_alive() for closer in closers)
+
+
 def test_a_forked_child_closes_while_the_parent_sends_a_key(tmp_path: Path) -> None:
     assert call(dedup_actors.fork_while_a_key_is_sent, str(tmp_path / "store")) == 0

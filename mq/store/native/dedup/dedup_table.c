@@ -159,8 +159,8 @@ void mq_dedup_unlock(mq_dedup *table, int64_t number) {
 }
 
 void mq_dedup_close(mq_dedup *table) {
-    int fd = atomic_exchange(&table->fd, -1);
-    if (fd < 0) return;
+    atomic_store(&table->fd, -1);
+    /* The second one that closes waits as well: either may free what a thread still reads. */
     for (int i = 0; i < MQ_DEDUP_STRIPES; i++) {
         while (take_stripe(&table->stripes[i], INT64_MAX));
         give_stripe(&table->stripes[i]);
