@@ -37,6 +37,7 @@ from typing import Any
 
 from mq.errors import MQError, StoreFull
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.directory.file_locks import unlock_byte
 from mq.store.directory.file_sizes import agree, keep, validated
 from mq.store.directory.log_begin import keep_log_begin
 from mq.store.directory.open_lock import OpenLock
@@ -363,8 +364,7 @@ class Store:
                             self.stay_in_place()
                             self._close_cleanly()
                     finally:
-                        # Before the next process may open the store: that one must not take this for a
-                        # process whose control file it can share.
+                        # Before the next process may open it: that one must find itself alone.
                         self.open_lock.leave()
             finally:
                 self._state = "closed"
@@ -412,6 +412,7 @@ class Store:
 
     def closed_here(self, fd: int) -> None:
         if fd in self._descriptors:  # Not in a forked child, where it is closed already.
+            unlock_byte(fd, 0, 0)  # A child forked between the next two lines keeps a copy.
             self._descriptors.remove(fd)
             os.close(fd)
 

@@ -1,4 +1,4 @@
-"""A process forks while another of its threads opens a store."""
+"""A process forks while another of its threads opens a store, or gives a lock of it back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 import mq
 from mq.store.directory import file_sizes
+from mq.store.directory.file_locks import lock_byte, open_own_file
+from tests.support.insides import store_of
 from tests.support.store.small_store import open_small
 
 SOON = 60.0
@@ -60,3 +62,17 @@ def test_a_child_forked_meanwhile_has_none_of_its_locks(directory: Path) -> None
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_copy_that_a_child_keeps_of_a_descriptor_keeps_no_lock(directory: Path) -> None:
+    """It keeps one that was forked when the store did not know the descriptor any more."""
+    with open_small(directory) as broker:
+        store, path = store_of(broker), directory / "mq" / "a_lock"
+        fd = open_own_file(path)
+        store.close_in_child(fd)
+        assert lock_byte(fd, 3)
+        copy = os.dup(fd)  # The same open file, as in a child.
+        store.closed_here(fd)
+        with path.open("r+b") as other:
+            assert lock_byte(other.fileno(), 3)
+        os.close(copy)
