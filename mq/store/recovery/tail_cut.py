@@ -18,6 +18,7 @@ from mq.store.directory.open_lock import OpenLock
 from mq.store.directory.owner import make_directory, open_made
 from mq.store.directory.root import sync_file, sync_names
 from mq.store.log.commitlog import segment_files
+from mq.store.native import check, ffi, lib
 from mq.store.os_errors import named_errors
 
 __all__ = ["cut_tail"]
@@ -96,12 +97,16 @@ def _keep(root: Path, begin: int, end: int, file_size: int) -> Path:
 
 
 def _cut(root: Path, begin: int, file_size: int) -> None:
-    for file in reversed(segment_files(root / "commitlog")):
+    directory = root / "commitlog"
+    out = ffi.new("mq_files **")
+    check(lib.mq_files_open(bytes(directory), 1, file_size, True, out), str(directory))
+    files = ffi.gc(out[0], lib.mq_files_close)
+    for file in reversed(segment_files(directory)):
         start = int(file.name)
         if start >= begin:
             file.unlink()
         elif start + file_size > begin:
-            os.truncate(file, begin - start)
-            os.truncate(file, file_size)
+            # Never shorter: a process that only reads may have it mapped, and would be killed by a signal.
+            check(lib.mq_files_clear(files, begin), str(file))
             sync_file(file)
-    sync_names(root / "commitlog")
+    sync_names(directory)
