@@ -122,19 +122,24 @@ def test_what_has_no_number_here_is_looked_at(watch: Watch) -> None:
     assert told.wait(SOON)
 
 
-def test_an_error_of_one_does_not_keep_it_from_the_others(watch: Watch, sleeper: Sleeper) -> None:
+# A memoryview of a file that was closed meanwhile raises the latter two.
+@pytest.mark.parametrize("kind", [BrokerClosed, IndexError, ValueError])
+def test_an_error_of_one_does_not_keep_it_from_the_others(
+    watch: Watch, sleeper: Sleeper, kind: type[Exception]
+) -> None:
     told = threading.Event()
 
-    def refuse() -> None:
-        raise BrokerClosed("closed meanwhile")
+    def refuse() -> bool:
+        raise kind("closed meanwhile")
 
     watch.watch(sleeper.pid, refuse)
+    watch.watch(0, told.clear, is_gone=refuse)
     second = Sleeper()
     watch.watch(second.pid, told.set)
     sleeper.kill()
     second.kill()
     assert told.wait(SOON)
-    assert isinstance(watch.last_error, BrokerClosed)
+    assert isinstance(watch.last_error, kind)
 
 
 def descriptor_count() -> int:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mq.errors import MQError
 from mq.store.shared.members import start_time_of
 from mq.threads import start
 
@@ -148,15 +147,16 @@ class Watch:
     def _looks_gone(self, watched: _Watched) -> bool:
         try:
             return watched.is_gone()
-        except (MQError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - as in _tell
             self.last_error = error
             return False
 
     def _tell(self, watched: _Watched) -> None:
         try:
             watched.gone()
-        except (MQError, OSError) as error:
-            # A store that was closed meanwhile, a full disk: the next call that uses it meets it itself.
+        except Exception as error:  # noqa: BLE001 - the thread goes on watching for the others
+            # A store or a group file that was closed meanwhile, a full disk: the next call that uses it meets
+            # it itself.
             self.last_error = error
 
     def close(self) -> None:
