@@ -118,7 +118,6 @@ class LocalBulk:
     def sync(self, stored: Stored) -> None:
         """See BulkWriter.sync."""
         self._writer.sync(stored)
-        self.delay_queues.synced()
 
     @property
     def size_max(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,13 @@ from hypothesis import given, settings
 
 import mq
 from mq.api.bulk import Stored
+from mq.broker.delay import timer as timer_module
+from mq.broker.delay.timer import Timer
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from tests.store.bulk_appends import LARGE_BULK, QUEUES, SMALL_BULK, append, check_whole, run_failing, stored
 from tests.support.appending import append_one
+from tests.support.arrivals import wait_for
 from tests.support.insides import log_end, schedule_of, timer_of
 from tests.support.processes.fail_build import fail_points
 from tests.support.store.small_store import open_small
@@ -230,8 +234,21 @@ def test_the_leader_learns_of_delayed_messages_in_a_bulk(
         assert notified == ["levels"]
         stored = put_aside(second, delay_queues.timed, b"TIMER_OUT_MS\x011000\x02" + BELONGS)
         assert notified == ["levels", "timer"]
-        # Once more when it is on disk, since the leader may not have seen it before; and then not again.
         second.bulk.sync(stored)
-        assert notified == ["levels", "timer", "timer"]
         second.bulk.sync(append(second, [(0, b"plain", "")]))
-        assert notified == ["levels", "timer", "timer"]
+        assert notified == ["levels", "timer"]
+
+
+def test_the_leader_delivers_from_a_bulk_that_nobody_syncs(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the bulk on disk by itself as soon as it is notified, which is before the sync."""
+    monkeypatch.setattr(timer_module, "IDLE", 3600.0)
+    monkeypatch.setattr(Timer, "save_interval", 3600.0)
+    with open_small(directory, flush="sync") as broker:
+        (_, queue) = broker.create_topic("orders", 2).queues
+        for count in range(1, 21):
+            due_ms = time.time_ns() // 1_000_000 + count
+            times = b"TIMER_OUT_MS\x01%d\x02TIMER_DELIVER_MS\x01%d\x02" % (due_ms // 1000 * 1000, due_ms)
+            put_aside(broker, broker.bulk.delay_queues.timed, times + BELONGS)
+            assert len(wait_for(queue, count)) == count

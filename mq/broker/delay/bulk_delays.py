@@ -44,7 +44,6 @@ class DelayQueues:
         self._schedule = schedule
         self._timer = timer
         self._admit_others = admit
-        self._is_unseen = False  # by the leader, since it is not on disk
 
     def level(self, level: int) -> MessageQueue:
         """The queue of a delay level, 1 to `levels`."""
@@ -71,15 +70,9 @@ class DelayQueues:
         return TIMED if (queue.topic, queue.queue_id) == (TIMER_TOPIC, 0) else PLAIN
 
     def stored(self, delays_ms: Sequence[int], store_time_ms: int) -> None:
-        """A bulk was stored: the leader is woken if it would sleep longer than the first of it waits."""
+        """A bulk was stored: the leader is woken if it would sleep longer than the first of it waits. It does
+        not wait until that is on disk: see flush_sent in native/timer/timer.c."""
         if levels := [delay for delay in delays_ms if delay >= 0]:
             self._schedule.stored(store_time_ms + min(levels))
         if TIMED in delays_ms:
-            self._timer.progress.notify()
-            self._is_unseen = True
-
-    def synced(self) -> None:
-        """What was stored is on disk: before that the leader may not have seen it."""
-        if self._is_unseen:
-            self._is_unseen = False
             self._timer.progress.notify()
