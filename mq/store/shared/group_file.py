@@ -227,7 +227,7 @@ class GroupFile:
         except OSError:
             return None
         with file as fd:
-            whole = Header(os.pread(fd, HEADER.size, 0)).is_of(_epoch(store))
+            whole = Header(os.pread(fd, HEADER.size, 0)).is_of(Numbers(store).epoch)
             if not whole or os.fstat(fd).st_size < MAPPED_SIZE:
                 return None
             return cls(store, path)
@@ -267,7 +267,7 @@ class GroupFile:
             file.words[READY] = (os.lseek(fd, SLOTS_AT, os.SEEK_HOLE) - SLOTS_AT) // SLOT_SIZE
         else:
             fill(file)
-        file.words[EPOCH] = _epoch(store)
+        file.words[EPOCH] = Numbers(store).epoch
         file.bytes[24:40] = boot_id()
         file.words[1] = LAYOUT
         file.bytes[0:8] = LAYOUT_STAMP  # Last: until here the next process makes it anew.
@@ -430,7 +430,9 @@ class GroupFile:
 
     def notify(self, place: int) -> None:
         """Tell one consumer that a queue may have become free."""
-        self.words[place_word(place) + NEWS] += 1
+        news = place_word(place) + NEWS
+        while not self.swap(news, was := self.words[news], was + 1):
+            pass  # Another process did so just now: a member that saw that one sees this one, too.
         event = self.event(place)
         event.add()
         event.wake()
@@ -444,7 +446,3 @@ class GroupFile:
         self.pointer = no_slot()[1]
         with suppress(BufferError):  # A consumer that was not closed still looks.
             self.memory.close()
-
-
-def _epoch(store: Store) -> int:
-    return Numbers(store).epoch
