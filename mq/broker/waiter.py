@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mq.api.results import MessageQueue
 from mq.api.waiter import SWEEP_MAX, Versioned
-from mq.store.shared.queue_table import Numbers, topics_view
+from mq.store.shared.queue_table import Numbers
 from mq.store.shared.waiting import WORD_COUNT_MAX, Futex, Wait
 from mq.store.store import Store
 
@@ -49,7 +49,7 @@ class LocalWaiter:
         """See Waiter.wait. Of more than SWEEP_MAX queues none is named: the first would hide the others."""
         self._store.live()
         # All that was seen is read before it is looked whether there is something to do already.
-        topics = int(topics_view(self._store)[0])
+        topics = int(self._store.topics_version()[0])
         if topics != self._topics:
             self._topics = topics
             self._known.clear()

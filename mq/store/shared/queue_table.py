@@ -59,7 +59,9 @@ class Numbers:
 
 
 def topics_view(store: Store) -> memoryview:
-    """The word that grows with every change of a topic, as [0]; not to be used once the store is closed."""
+    """The word that grows with every change of a topic, as [0]. Keeps the control file mapped as long as it
+    lives: another thread may close the store."""
     assert store.control is not None
-    word = lib.mq_control_word(store.control.handle, lib.MQ_TOPICS_VERSION)
+    handle = store.control.handle
+    word = ffi.gc(lib.mq_control_word(handle, lib.MQ_TOPICS_VERSION), lambda _word, _handle=handle: None)
     return memoryview(ffi.buffer(word, 8)).cast("q")
