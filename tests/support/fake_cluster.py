@@ -58,7 +58,7 @@ class FakeCluster:
         peer.on(GetConsumerList.CODE, self._consumers)
         peer.on(LockQueues.CODE, self._lock)
         for request in (HeartBeat, UnregisterClient, UnlockQueues, UpdateConsumerOffset):
-            peer.on(request.CODE, _success)
+            peer.on(request.CODE, success)
         for question in (GetMinOffset, GetMaxOffset, QueryConsumerOffset):
             peer.on(question.CODE, _zero)
         peer.on(PullMessage.CODE, _nothing)
@@ -99,7 +99,7 @@ class FakeCluster:
         link.answer(request, body=to_json(LockedQueues(from_json(QueueLock, request.body).mq_set)))
 
 
-async def _success(link: Link, request: Frame) -> None:
+async def success(link: Link, request: Frame) -> None:
     if not request.is_oneway:
         link.answer(request)
 

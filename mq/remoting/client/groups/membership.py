@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.api.group import Member, Subscription
 from mq.api.results import MessageQueue
@@ -36,6 +36,17 @@ LOCK_TIMEOUT = 1.0
 UNRESPONSIVE_SECONDS = 5.0  # how long a broker that did not answer counts as unresponsive
 
 
+class _Subscribed(NamedTuple):
+    """The subscriptions by topic, and their version: replaced in one store, and read at once."""
+
+    by_topic: dict[str, Subscription]
+    version: int
+
+    def changed(self, by_topic: dict[str, Subscription]) -> _Subscribed:
+        """Brokers keep the newest version."""
+        return _Subscribed(by_topic, max(self.version + 1, int(time.time() * 1000)))
+
+
 class RemoteMembership:
     """See mq.api.group.Membership. It is the only member of its group in its client instance."""
 
@@ -53,8 +64,7 @@ class RemoteMembership:
         self._initial = initial
         self.since_ms: Final = member.since_ms
         self._version = 0
-        self._sub_version = self.since_ms
-        self._subscriptions: dict[str, Subscription] = {each.topic: each for each in member.subscriptions}
+        self._subscribed = _Subscribed({each.topic: each for each in member.subscriptions}, self.since_ms)
         self._beating = HeartbeatClient(member.client_id, self.consumer_group)
         self._unresponsive_at: dict[str, float] = {}  # by broker name: when it last failed to answer
         self._members_known: Sequence[str] = ()  # by the last broker that told
@@ -97,11 +107,18 @@ class RemoteMembership:
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """See Membership.subscribe."""
-        self._subscriptions = {each.topic: each for each in subscriptions}
-        self._sub_version = max(self._sub_version + 1, int(time.time() * 1000))
-        self._find_routes()
-        self._instance.heartbeats.send_and_wait(self._beating)
-        self.changed()
+        before = self._subscribed
+        try:
+            self._subscribed = before.changed({each.topic: each for each in subscriptions})
+            self._find_routes()
+            self._instance.heartbeats.send_and_wait(self._beating)
+            self.changed()
+        except BaseException:
+            # The consumer goes on with what it had. A broker that filters by the new expressions would pass
+            # over messages, and the consumer would commit beyond them.
+            self._subscribed = self._subscribed.changed(before.by_topic)
+            self._instance.heartbeats.send_all()
+            raise
 
     def version(self) -> int:
         """See Membership.version."""
@@ -141,7 +158,7 @@ class RemoteMembership:
         self._instance.arrivals.changed()
 
     def route_changed(self, topic: str) -> None:
-        if topic in self._subscriptions or topic == RETRY_PREFIX + self.group:
+        if topic in self._subscribed.by_topic or topic == RETRY_PREFIX + self.group:
             self.changed()
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
@@ -202,7 +219,7 @@ class RemoteMembership:
         return None
 
     def sub_version(self, queue: MessageQueue) -> int:
-        return self._sub_version
+        return self._subscribed.version
 
     def on_unknown_member(self) -> None:
         self._instance.heartbeats.send_all()
@@ -248,22 +265,22 @@ class RemoteMembership:
             # RocketMQ allocates the queues of retry topics to all members, too.
             consume_type=self._consume_type,
             ordered=self.is_ordered,
-            subscriptions=tuple(sorted(self._subscriptions.values())),
+            subscriptions=tuple(sorted(self._subscribed.by_topic.values())),
         )
 
     def _find_routes(self) -> None:
-        for topic in self._topics():
+        for topic in self._topics(self._subscribed):
             self._instance.brokers.cluster.route(self.namespace.wire(topic))
 
-    def _topics(self) -> list[str]:
+    def _topics(self, subscribed: _Subscribed) -> list[str]:
         takes_retries = self._model == "clustering" and self._consume_type == "push"
-        return [*self._subscriptions, *([RETRY_PREFIX + self.group] if takes_retries else [])]
+        return [*subscribed.by_topic, *([RETRY_PREFIX + self.group] if takes_retries else [])]
 
     def _broker_names(self) -> list[str]:
         """The brokers that have a topic of this member, first those with a master. Slaves get heartbeats, so
         they know the members, too."""
         has_master = dict[str, bool]()
-        for topic in self._topics():
+        for topic in self._topics(self._subscribed):
             route = self.brokers.cluster.route(self.namespace.wire(topic))
             for each in route.broker_datas if route is not None else ():
                 if each.broker_addrs:
@@ -272,7 +289,10 @@ class RemoteMembership:
 
     def consumer_group(self) -> ConsumerGroup:
         """The heartbeat's entry for this member. Each heartbeat keeps the routes of its topics."""
-        wanted = {topic: self._subscriptions.get(topic, Subscription(topic)) for topic in self._topics()}
+        subscribed = self._subscribed
+        wanted = {
+            topic: subscribed.by_topic.get(topic, Subscription(topic)) for topic in self._topics(subscribed)
+        }
         for topic in wanted:
             self.brokers.cluster.use(self.namespace.wire(topic))
         return ConsumerGroup(
@@ -283,7 +303,7 @@ class RemoteMembership:
             ),
             consume_from_where=ConsumeFrom.FIRST_OFFSET,
             subscription_data_set=tuple(
-                subscription_data(self.namespace.wire(topic), each, self._sub_version)
+                subscription_data(self.namespace.wire(topic), each, subscribed.version)
                 for topic, each in wanted.items()
             ),
         )
