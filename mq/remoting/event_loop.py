@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mq.errors import BrokerClosed, RequestTimeout
 from mq.threads import start
@@ -50,23 +48,23 @@ class EventLoop:
         """Run a coroutine in the loop and return its result. Raises RequestTimeout, with this address, after
         `timeout` seconds."""
         assert not self.is_current
+        running = _Running(work)
         try:
-            future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:
-            work.close()
-            raise BrokerClosed(f"{what}: the broker is closed") from None
-        try:
-            return future.result(timeout)
-        except FutureTimeout as error:
-            if future.done() and future.exception() is error:
-                raise  # The coroutine itself raised it: RequestTimeout is a TimeoutError.
-            future.cancel()
-            raise RequestTimeout(f"{what}: not done within {timeout:.1f} s", address=address) from None
-        except CancelledError:
-            raise BrokerClosed(f"{what}: the broker was closed") from None
-        except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(running.start)
+            is_done = running.done.acquire(timeout=max(timeout, 0))
+        except BaseException as error:
+            if isinstance(error, RuntimeError) and self.loop.is_closed():
+                work.close()
+                raise BrokerClosed(f"{what}: the broker is closed") from None
+            self.post(running.cancel)
             raise
+        if not is_done:
+            self.post(running.cancel)
+            raise RequestTimeout(f"{what}: not done within {timeout:.1f} s", address=address)
+        try:
+            return running.result()
+        except asyncio.CancelledError:
+            raise BrokerClosed(f"{what}: the broker was closed") from None
 
     def close(self) -> None:
         """End the thread. Running tasks are cancelled."""
@@ -87,6 +85,45 @@ class EventLoop:
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             self.loop.close()
+
+
+class _Running(Generic[Result]):
+    """A coroutine that the loop runs while another thread waits for `done`. No Future: an interrupt in one of
+    its methods leaves its lock taken, and the loop would wait for that lock for ever."""
+
+    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._work = work
+        self._task: asyncio.Task[Result] | None = None
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Called by the loop."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """Called by the loop, after start() unless an interrupt came before that was posted."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[Result]) -> None:
+        try:
+            self._results.append(task.result())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+        self.done.release()
+
+    def result(self) -> Result:
+        """What it returned, or raises what it raised. Once, when it is done."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._results[0]
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

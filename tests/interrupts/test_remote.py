@@ -1,21 +1,32 @@
-"""A consumer of a cluster whose polls and commits are cut short, also inside of Python's threading module.
+"""Calls to a cluster that are cut short, also inside of Python's own modules.
 
-An Event of that module keeps its own lock, which an interrupt in one of its methods leaves taken.
+An Event of the threading module keeps its own lock, which an interrupt in one of its methods leaves taken; so
+does a Future.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 import mq
+from mq.remoting.client.broker import RemoteBroker
 from tests.interrupts.calls import SIZES
 from tests.interrupts.consumer_calls import GROUP, PATIENCE
 from tests.support.interrupting import interrupted_at
 
+REQUESTS = (
+    "threading",
+    "concurrent.futures",
+    "mq.remoting.event_loop",
+    "mq.remoting.client.connections.remoting",
+    "mq.remoting.client.columns",
+    "mq.remoting.client.queue_puller",
+)
 MODULES = "threading", "mq.remoting.client.arrivals", "mq.remoting.client.groups.offsets"
 
 pytestmark = [
@@ -58,3 +69,35 @@ def test_a_poll_that_is_interrupted_at_any_instruction_leaves_nothing_locked(bro
             pass
         consumer.commit()
     assert broker.group(GROUP).lag("orders") == 0
+
+
+def reads_names(remote: mq.Broker) -> object:
+    return remote.topics()
+
+
+def reads_a_queue(remote: mq.Broker) -> object:
+    return remote.puller(remote.readable("orders")[0])(0, 1, 1 << 20, None, 1.0)
+
+
+def reads_ends(remote: mq.Broker) -> object:
+    assert isinstance(remote, RemoteBroker)
+    return remote.scans().limits(remote.readable("orders"))
+
+
+@pytest.mark.parametrize("call", [reads_names, reads_a_queue, reads_ends])
+def test_after_a_request_that_is_interrupted_at_any_instruction_the_next_is_answered(
+    directory: Path, call: Callable[[mq.Broker], object]
+) -> None:
+    with mq.open(directory, **SIZES) as local:
+        local.create_topic("orders", 1)
+        mq.Producer(local).send(mq.Message("orders", b"one"))
+        with (
+            mq.remoting.serve(local, port=0, namesrv_port=0) as server,
+            mq.open(f"rocketmq://{server.name_server}", timeout=PATIENCE) as remote,
+        ):
+            call(remote)
+            for at in count():
+                if interrupted_at(partial(call, remote), at, REQUESTS) is not None:
+                    break
+                call(remote)
+            assert at > 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mq.remoting.client.columns import queue_scan, scans
 from mq.remoting.client.columns.queue_scan import QueueScan
 from mq.remoting.client.columns.scans import RemoteScans
 from mq.remoting.client.connections import remoting as connections
+from mq.remoting.client.connections.connection import PendingAnswer
 from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.route import BrokerAddresses
@@ -85,13 +85,13 @@ class Cluster:
     def call(self, address: str, request: Frame, timeout: float | None = None) -> Frame:
         return self.submit(address, request).result()
 
-    def submit(self, address: str, request: Frame, timeout: float | None = None) -> Future[Frame]:
-        future: Future[Frame] = Future()
+    def submit(self, address: str, request: Frame, timeout: float | None = None) -> PendingAnswer:
+        pending = PendingAnswer()
         try:
-            future.set_result(self._answered(address, request))
+            pending.answered(self._answered(address, request))
         except (RemotingError, RequestTimeout) as error:
-            future.set_exception(error)
-        return future
+            pending.answered(error)
+        return pending
 
     def fields(self, declared: Any, answered: Frame) -> Any:
         return decode_fields(declared, answered.fields)
@@ -104,7 +104,7 @@ class Cluster:
 
         self.call = call  # type: ignore[method-assign,assignment]  # for one test
         monkeypatch.setattr(connections, "LATE_SECONDS", 0.01)
-        self.submit = lambda *_: Future()  # type: ignore[method-assign]  # for one test
+        self.submit = lambda *_: PendingAnswer()  # type: ignore[method-assign]  # for one test
 
     def _answered(self, address: str, frame: Frame) -> Frame:
         if address in self.dead:

@@ -6,7 +6,6 @@ pull that is not answered in time has found nothing, and its late answer is drop
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as FutureTimeout
 from time import monotonic
 
 from mq.api.group import Subscription
@@ -81,15 +80,11 @@ class QueuePuller:
         if not hold:
             answer = remoting.call(address, framed(request), limit)
         else:
-            future = remoting.submit(address, framed(request), hold + ANSWER_SECONDS)
-            try:
-                answer = future.result(hold)
-            except FutureTimeout:
-                if future.done() and future.exception() is not None:
-                    raise
-                future.cancel()
+            pending = remoting.submit(address, framed(request), hold + ANSWER_SECONDS)
+            if not pending.wait(hold):
                 self._broker_id = suggested
                 return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, 0, offset)
+            answer = pending.result()
         result, self._broker_id = pulled(answer, self._queue, offset, address, self._namespace)
         if result.status in LACKING and self._is_slave(address):
             self._broker_id = MASTER_ID  # A slave may lack the newest messages.

@@ -13,7 +13,6 @@ RocketMQ: client/impl/consumer/PullAPIWrapper.java, broker/processor/PullMessage
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -24,10 +23,10 @@ from mq.errors import MQError, RemotingError, RequestTimeout, StoreCorrupted
 from mq.remoting.client.broker_errors import is_final
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.connections.connection import PendingAnswer
 from mq.remoting.client.connections.remoting import waited
 from mq.remoting.client.pulling import PullHead, pull_head, pull_request
 from mq.remoting.codec.bodies.route import MASTER_ID
-from mq.remoting.codec.frame import Frame
 from mq.store.queue.wire_columns import WireColumns
 
 __all__ = ["RETRY_SECONDS", "QueueScan"]
@@ -43,7 +42,7 @@ class _Asked(NamedTuple):
 
     offset: int
     address: str
-    answer: Future[Frame]
+    answer: PendingAnswer
 
 
 class _Place(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from time import monotonic, sleep
 
 from mq.api.group import Subscription
@@ -14,6 +13,7 @@ from mq.remoting.client.broker_errors import is_final, translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.columns.queue_scan import QueueScan
 from mq.remoting.client.connections.answers import checked, fields_of, framed
+from mq.remoting.client.connections.connection import PendingAnswer
 from mq.remoting.client.connections.remoting import waited
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import READER_GROUP, pull_head, pull_request
@@ -88,7 +88,7 @@ class RemoteScans:
             self._ends |= found
         return found
 
-    def _submitted(self, kind: OffsetRequest, queue: MessageQueue) -> tuple[str, Future[Frame]] | MQError:
+    def _submitted(self, kind: OffsetRequest, queue: MessageQueue) -> tuple[str, PendingAnswer] | MQError:
         try:
             address = self._brokers.master(queue.broker_name)
             return address, self._brokers.remoting.submit(address, self._request(kind, queue))
@@ -96,7 +96,7 @@ class RemoteScans:
             return error
 
     def _answered(
-        self, kind: OffsetRequest, queue: MessageQueue, asked: tuple[str, Future[Frame]] | MQError
+        self, kind: OffsetRequest, queue: MessageQueue, asked: tuple[str, PendingAnswer] | MQError
     ) -> int:
         try:
             if isinstance(asked, MQError):

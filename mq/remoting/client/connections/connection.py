@@ -25,7 +25,7 @@ from mq.remoting.codec.frame import Frame, FrameReader, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.event_loop import EventLoop
 
-__all__ = ["Answered", "Connection", "Handler", "copied"]
+__all__ = ["Answered", "Connection", "Handler", "PendingAnswer", "copied"]
 
 log = logging.getLogger("mq.remoting")
 
@@ -99,14 +99,14 @@ class Connection:
         """Send a request and wait for its answer. Raises RemotingError, RequestTimeout. Must not be called by
         the loop's own thread."""
         assert not self._events.is_current
-        waiter = _Waiter()
+        waiter = PendingAnswer()
         opaque = self._begin(request, waiter.answered, None)
         try:
-            if waiter.arrived.acquire(timeout=max(timeout, 0)):
+            if waiter.wait(timeout):
                 return waiter.result()
         finally:
             gone = self._under_way.pop(opaque, None)
-        if gone is None and waiter.arrived.acquire(timeout=1):  # The answer came in the last moment.
+        if gone is None and waiter.wait(1):  # The answer came in the last moment.
             return waiter.result()
         error = self._expired(request.code, timeout)
         if gone is not None:
@@ -378,24 +378,32 @@ class Connection:
         )
 
 
-class _Waiter:
-    """The result that a calling thread waits for."""
+class PendingAnswer:
+    """An answer that one thread may wait for. No Future: an interrupt in one of its methods leaves its lock
+    taken, and the event loop would wait for that lock for ever."""
 
-    __slots__ = ("_answer", "arrived")
+    __slots__ = ("_answer", "_arrived")
 
     def __init__(self) -> None:
-        self.arrived = threading.Lock()
-        self.arrived.acquire()
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
         self._answer: Frame | MQError | None = None
 
     def answered(self, answer: Frame | MQError) -> None:
         self._answer = answer
-        self.arrived.release()
+        self._arrived.release()
 
-    def result(self) -> Frame:
-        assert self._answer is not None
+    def wait(self, seconds: float) -> bool:
+        """Whether it comes within so many seconds."""
+        return self._answer is not None or self._arrived.acquire(timeout=max(seconds, 0))
+
+    def result(self, seconds: float = 0.0) -> Frame:
+        """The answer. Raises the MQError that came instead, TimeoutError if neither comes in time."""
+        if not self.wait(seconds):
+            raise TimeoutError
         if isinstance(self._answer, MQError):
             raise copied(self._answer)
+        assert self._answer is not None
         return self._answer
 
 

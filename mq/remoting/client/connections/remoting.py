@@ -15,14 +15,18 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, RequestTimeout
-from mq.remoting.client.connections.connection import Answered, Connection, Handler, copied
+from mq.remoting.client.connections.connection import (
+    Answered,
+    Connection,
+    Handler,
+    PendingAnswer,
+    copied,
+)
 from mq.remoting.client.connections.dial import dial
 from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.codec.frame import Frame
@@ -119,24 +123,23 @@ class Remoting:
         except MQError as error:
             self.events.post(answered, error)
 
-    def submit(self, address: str, request: Frame, timeout: float | None = None) -> Future[Frame]:
-        """Send a request; returns a Future of the answer."""
-        future: Future[Frame] = Future()
-
-        def answered(answer: Frame | MQError) -> None:
-            if future.set_running_or_notify_cancel():
-                _settle(future, answer)
-
-        self.call_async(address, request, answered, timeout)
-        return future
+    def submit(self, address: str, request: Frame, timeout: float | None = None) -> PendingAnswer:
+        """Send a request whose answer one thread may wait for: see waited()."""
+        pending = PendingAnswer()
+        self.call_async(address, request, pending.answered, timeout)
+        return pending
 
     async def request(self, address: str, request: Frame, timeout: float | None = None) -> Frame:
         """call() for coroutines of the loop."""
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Frame | MQError) -> None:
-            if not future.done():
-                _settle(future, answer)
+            if future.done():
+                return
+            if isinstance(answer, MQError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
 
         self.call_async(address, request, answered, timeout)
         return await future
@@ -371,19 +374,8 @@ def _failed(address: str, error: Exception) -> RemotingError:
     return RemotingError(f"{address} cannot be reached: {type(error).__name__}: {error}", address=address)
 
 
-def waited(future: Future[Frame], address: str, seconds: float) -> Frame:
+def waited(pending: PendingAnswer, address: str, seconds: float) -> Frame:
     """The answer that submit() promised within `seconds`. Raises RemotingError, RequestTimeout."""
-    try:
-        return future.result(seconds + LATE_SECONDS)
-    except FutureTimeout:
-        if not future.cancel():
-            return future.result()  # It came in the last moment, or is a RequestTimeout.
-        text = f"{address} did not answer within {seconds:.1f} s"
-        raise RequestTimeout(text, address=address) from None
-
-
-def _settle(future: Future[Frame] | asyncio.Future[Frame], answer: Frame | MQError) -> None:
-    if isinstance(answer, MQError):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+    if pending.wait(seconds + LATE_SECONDS):
+        return pending.result()
+    raise RequestTimeout(f"{address} did not answer within {seconds:.1f} s", address=address)
