@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 
@@ -10,12 +11,46 @@ import pytest
 import mq
 from mq.api.group import Subscription
 from mq.remoting.client import heartbeats
+from mq.remoting.client.groups import claims
+from mq.remoting.client.groups import membership as memberships
 from mq.remoting.client.groups.membership import RemoteMembership
-from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.fields import Request
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues
 from tests.support.eventually import eventually
-from tests.support.fake_cluster import FakeCluster, open_cluster, success
+from tests.support.fake_cluster import FakeCluster, open_cluster, requests_of, success
 from tests.support.interrupting import interrupted_at
-from tests.support.remoting_peer import Peer, silence
+from tests.support.remoting_peer import Link, Peer, silence
+
+QUEUE = mq.MessageQueue("orders", "a", 0)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Held:
+    """Requests of one kind that a broker answers later."""
+
+    def __init__(self, peer: Peer, kind: type[Request]) -> None:
+        self._peer = peer
+        self._answering = peer.replies[kind.CODE]
+        self._waiting: list[tuple[Link, Frame]] = []
+        peer.on(kind.CODE, self._hold)
+
+    async def _hold(self, link: Link, request: Frame) -> None:
+        self._waiting.append((link, request))
+
+    def wait(self) -> None:
+        """Until one has come."""
+        eventually(lambda: bool(self._waiting), lambda: self._peer.requests)
+
+    def answer(self) -> None:
+        self.wait()
+        self._peer.run(self._answering(*self._waiting.pop()))
 
 
 @pytest.fixture
@@ -78,3 +113,85 @@ def test_a_subscription_that_is_interrupted_is_taken_back(peer: Peer, cluster: F
             assert (told.topic, told.sub_string) == ("orders", "paid"), at
         assert at > 10
         assert known_expression(cluster) == "refunded"
+
+
+def unlocked(peer: Peer) -> int:
+    return len(requests_of(peer, UnlockQueues))
+
+
+def test_a_renewal_that_comes_after_the_release_leaves_no_queue_locked(
+    peer: Peer, cluster: FakeCluster
+) -> None:
+    """The broker handled the unlocking before it: the next owner would wait until the lock expires."""
+    with open_cluster(peer) as broker:
+        membership = joined(broker, ordered=True)
+        claim = membership.claim(QUEUE)
+        assert claim is not None
+        renewals = Held(peer, LockQueues)
+        membership.renew_locks()
+        renewals.wait()
+        claim.release()
+        eventually(lambda: unlocked(peer) == 1, lambda: peer.requests)
+        renewals.answer()
+        eventually(lambda: unlocked(peer) == 2, lambda: peer.requests)
+
+
+def test_a_renewal_that_comes_after_the_next_claim_unlocks_nothing(peer: Peer, cluster: FakeCluster) -> None:
+    with open_cluster(peer) as broker:
+        membership = joined(broker, ordered=True)
+        claim = membership.claim(QUEUE)
+        assert claim is not None
+        answering = peer.replies[LockQueues.CODE]
+        renewals = Held(peer, LockQueues)
+        membership.renew_locks()
+        renewals.wait()
+        claim.release()
+        peer.on(LockQueues.CODE, answering)
+        assert membership.claim(QUEUE) is not None
+        renewals.answer()
+        membership.members()  # Its answer comes after that of the renewal.
+        assert unlocked(peer) == 1
+
+
+def test_a_queue_that_is_locked_after_the_member_has_left_is_unlocked(
+    peer: Peer, cluster: FakeCluster
+) -> None:
+    with open_cluster(peer) as broker, ThreadPoolExecutor(1) as threads:
+        membership = joined(broker, ordered=True)
+        locks = Held(peer, LockQueues)
+        claiming = threads.submit(membership.claim, QUEUE)
+        locks.wait()
+        membership.leave()
+        locks.answer()
+        assert claiming.result(60) is None
+        eventually(lambda: unlocked(peer) == 1, lambda: peer.requests)
+        assert not membership.claims
+
+
+def test_a_lock_counts_from_when_it_was_asked_for(
+    peer: Peer, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker counts from then on. Its answer may be late."""
+    clock = Clock()
+    for module in (claims, memberships):
+        monkeypatch.setattr(module, "monotonic", clock)
+    answering = peer.replies[LockQueues.CODE]
+
+    async def late(link: Link, request: Frame) -> None:
+        clock.now += claims.LOCK_SECONDS - 1
+        await answering(link, request)
+
+    peer.on(LockQueues.CODE, late)
+    with open_cluster(peer) as broker:
+        membership = joined(broker, ordered=True)
+        claim, other = membership.claim(QUEUE), membership.claim(QUEUE._replace(queue_id=1))
+        assert claim is not None
+        assert other is not None
+        assert claim.is_lost()
+        assert not other.is_lost()
+        membership.renew_locks()
+        eventually(lambda: clock.now > 100 + 3 * (claims.LOCK_SECONDS - 2), lambda: clock.now)
+        membership.members()  # Its answer comes after that of the renewal.
+        assert not other.is_lost()
+        clock.now += 2
+        assert other.is_lost()

@@ -460,12 +460,12 @@ def test_a_lock_that_was_not_renewed_in_time_is_lost_for_good(monkeypatch: pytes
     clock = Clock()
     monkeypatch.setattr(claims, "monotonic", clock)
     owner = SimpleNamespace(brokers=Written(), wire_group="billing", namespace=Namespace())
-    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, locked_at=clock.now)
     messages = claim.while_held(iter("abc"))
     assert next(messages) == "a"
     clock.now += claims.LOCK_SECONDS + 1
     assert list(messages) == []
-    claim.renewed()
+    claim.renewed(clock.now)
     assert claim.is_lost()
     assert not claim.commit(3)
 
@@ -475,7 +475,7 @@ def test_without_its_lock_a_claim_writes_no_offset(monkeypatch: pytest.MonkeyPat
     clock, written = Clock(), Written()
     monkeypatch.setattr(claims, "monotonic", clock)
     owner = SimpleNamespace(brokers=written, wire_group="billing", namespace=Namespace())
-    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, locked_at=clock.now)
     assert claim.commit(134)
     clock.now += claims.LOCK_SECONDS + 1
     assert claim.committed_offset() is None
@@ -488,7 +488,7 @@ def test_without_its_lock_a_claim_writes_no_offset(monkeypatch: pytest.MonkeyPat
 def test_a_run_may_be_cut_short_while_its_thread_takes_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader does so, for a rebalance, say."""
     owner = SimpleNamespace(brokers=Written(), wire_group="billing", namespace=Namespace())
-    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, is_locked=True)
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE, locked_at=monotonic())
     left = claim.while_held(iter("abc"))
     rest: list[str] = []
 

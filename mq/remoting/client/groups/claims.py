@@ -67,14 +67,14 @@ class ClaimOwner(Protocol):
 
 
 class RemoteClaim:
-    """See mq.api.group.Claim. is_locked: the member has just locked the queue."""
+    """See mq.api.group.Claim. locked_at: when the member asked for the lock that it has got."""
 
-    def __init__(self, owner: ClaimOwner, queue: MessageQueue, *, is_locked: bool = False) -> None:
+    def __init__(self, owner: ClaimOwner, queue: MessageQueue, *, locked_at: float | None = None) -> None:
         self.queue: Final = queue
         self.reason = ""
         self._owner = owner
         self._offset = QueueOffset(owner.brokers, owner.wire_group, owner.namespace.wire_queue(queue))
-        self._locked_at = monotonic() if is_locked else None
+        self._locked_at = locked_at
         self._reset_to: int | None = None
         self._is_lost = self._is_expired = self._is_released = self._is_reset = False
         self._pull: ClaimPuller | None = None
@@ -208,9 +208,9 @@ class RemoteClaim:
         """The offset that was committed last."""
         return self._offset.offset
 
-    def renewed(self) -> None:
-        """The broker has confirmed the lock."""
-        self._locked_at = monotonic()
+    def renewed(self, asked_at: float) -> None:
+        """The broker has confirmed the lock, for which it was asked at this time: its answer may be late."""
+        self._locked_at = asked_at
 
     def lose(self) -> None:
         """Another member has the queue."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final, NamedTuple
@@ -57,6 +58,7 @@ class RemoteMembership:
         self.namespace: Final = instance.namespace
         self.wire_group: Final = instance.namespace.wire(group)
         self.claims: dict[MessageQueue, RemoteClaim] = {}
+        self._claiming: set[MessageQueue] = set()  # those that claim() is about to own
         self._instance = instance
         self._model = member.model
         self._consume_type = member.consume_type
@@ -128,10 +130,19 @@ class RemoteMembership:
     def claim(self, queue: MessageQueue) -> RemoteClaim | None:
         """See Membership.claim. Only ordered consumption guarantees a single owner at a time."""
         is_locked = self.is_ordered and self._model == "clustering"
-        if is_locked and not self._lock(queue):
-            self._look_again()
+        self._claiming.add(queue)
+        try:
+            asked_at = monotonic()
+            if is_locked and not self._lock(queue):
+                self._look_again()
+                return None
+            claim = RemoteClaim(self, queue, locked_at=asked_at if is_locked else None)
+            self.claims[queue] = claim
+        finally:
+            self._claiming.discard(queue)
+        if self._is_gone:  # leave() may have released the others before.
+            claim.release()
             return None
-        claim = self.claims[queue] = RemoteClaim(self, queue, is_locked=is_locked)
         self._instance.arrivals.expect(queue)
         return claim
 
@@ -183,23 +194,22 @@ class RemoteMembership:
             if address is not None:
                 claims = [claim for claim in locked if claim.queue.broker_name == name]
                 body = self._queue_lock([claim.queue for claim in claims])
-                self.brokers.remoting.call_async(
-                    address,
-                    framed(LockQueues(), body),
-                    lambda answer, claims=claims: self._renewed(claims, answer),  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-                    LOCK_TIMEOUT,
-                )
+                answered = partial(self._renewed, claims, monotonic())
+                self.brokers.remoting.call_async(address, framed(LockQueues(), body), answered, LOCK_TIMEOUT)
 
-    def _renewed(self, claims: Sequence[RemoteClaim], answer: Frame | MQError) -> None:
+    def _renewed(self, claims: Sequence[RemoteClaim], asked_at: float, answer: Frame | MQError) -> None:
         if isinstance(answer, MQError) or answer.code != ResponseCode.SUCCESS:
             return  # A lock that is not renewed in time counts as lost.
         kept = set(body_of(LockedQueues, answer).locked)
         for claim in claims:
-            if self.wire_queue(claim.queue) in kept:
-                claim.renewed()
-            else:
+            if self.wire_queue(claim.queue) not in kept:
                 claim.lose()
                 self.changed()
+            elif claim.queue in self._claiming or claim.queue in self.claims:  # In this order: see claim().
+                claim.renewed(asked_at)
+            else:
+                # It was released meanwhile: this has locked it again, and the next owner would have to wait.
+                self._unlock(claim.queue)
 
     # Called by its claims: see ClaimOwner.
 
@@ -234,7 +244,7 @@ class RemoteMembership:
         if self.claims.get(claim.queue) is claim:
             del self.claims[claim.queue]
         if claim.is_locked and not claim.is_lost():
-            self.brokers.send_oneway(claim.queue.broker_name, UnlockQueues(), self._queue_lock([claim.queue]))
+            self._unlock(claim.queue)
 
     def is_unresponsive(self, broker_name: str) -> bool:
         return monotonic() - self._unresponsive_at.get(broker_name, -inf) < UNRESPONSIVE_SECONDS
@@ -251,6 +261,9 @@ class RemoteMembership:
             only_master=True,  # The locks of a slave are its own.
         )
         return self.wire_queue(queue) in body_of(LockedQueues, answer).locked
+
+    def _unlock(self, queue: MessageQueue) -> None:
+        self.brokers.send_oneway(queue.broker_name, UnlockQueues(), self._queue_lock([queue]))
 
     def _queue_lock(self, queues: Sequence[MessageQueue]) -> QueueLock:
         return QueueLock(self.wire_group, self.client_id, tuple(map(self.wire_queue, queues)))
