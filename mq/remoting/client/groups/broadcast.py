@@ -55,7 +55,7 @@ class RemoteBroadcastOffsets:
 
     @property
     def is_dirty(self) -> bool:
-        return any(each.is_dirty for each in self._of_broker.values())
+        return any(each.is_dirty for each in list(self._of_broker.values()))
 
     def begin(self, topic: str, consume_from: str | int) -> None:
         """See BroadcastOffsets.begin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -150,7 +151,7 @@ class RemoteConsumerGroups(ConsumerGroups):
     def close(self) -> None:
         """Leave every group."""
         with self._lock:
-            members = [member for of_lane in self._members.values() for member in of_lane]
+            members = [member for of_lane in list(self._members.values()) for member in list(of_lane)]
             others = [instance for instance in self._instances if instance is not self._first]
         for member in members:
             member.leave()
@@ -187,8 +188,8 @@ class RemoteConsumerGroups(ConsumerGroups):
         return instance
 
     def _left(self, member: RemoteMembership) -> None:
-        for instance, members in self._members.items():
-            if member in members:
+        for instance, members in list(self._members.items()):
+            with suppress(ValueError):  # It is in another one.
                 members.remove(member)
                 instance.groups.discard(member.group)
 
