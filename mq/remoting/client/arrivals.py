@@ -73,7 +73,6 @@ class RemoteWaiter:
         self, positions: Sequence[Position], members: Sequence[tuple[Versioned, int]], timeout: float
     ) -> MessageQueue | None:
         """See Waiter.wait."""
-        self._check_open()
         counts = {queue: self._arrivals.count(queue) for queue, _, _ in positions}
         if None in counts.values():
             timeout = min(timeout, UNPULLED_SECONDS)
@@ -82,13 +81,13 @@ class RemoteWaiter:
             self._arrivals.listen(self._tell)
             while True:
                 self._news.acquire(blocking=False)
+                self._check_open()  # After listen(): what is closed later tells.
                 found = self._arrived(positions)
                 if found is not None or self._is_woken or any(one.version() != seen for one, seen in members):
                     self._is_woken = False
                     return found
                 if not self._news.acquire(timeout=max(deadline - monotonic(), 0.0)):
                     return None
-                self._check_open()
         finally:
             self._arrivals.forget(self._tell)
 

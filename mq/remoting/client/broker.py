@@ -67,7 +67,7 @@ class RemoteBroker(Broker):
             servers = NameServers(remoting, addresses)
             cluster = Cluster(remoting, servers)
             self._brokers = brokers = Brokers(remoting, cluster)
-            arrivals = Arrivals()
+            self._arrivals = arrivals = Arrivals()
             self._topics = topics = RemoteTopics(brokers, servers, names)
             self._sending = sending = Sending(
                 brokers, names, topics.version, topics.check_writable, topics.forget
@@ -217,7 +217,12 @@ class RemoteBroker(Broker):
         except MQError as error:
             log.warning("%s: the brokers could not be told of the close: %s", self._target, error)
         finally:
-            self._remoting.close()
+            try:
+                self._remoting.close()
+            finally:
+                # Consumers and producers that wait are told that it is closed.
+                self._arrivals.changed()
+                self._transactions.wake_all()
 
     def __del__(self) -> None:
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from time import monotonic
+from weakref import WeakSet
 
 from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult
@@ -49,6 +50,7 @@ class RemoteTransactions:
         self._heartbeats = heartbeats
         self._sending = sending
         self._checkers: list[RemoteChecker] = []
+        self._every: WeakSet[RemoteChecker] = WeakSet()  # also those that have left
         brokers.remoting.handle(CheckTransactionState.CODE, self._asked)
         brokers.cluster.keeps_all = lambda: bool(self._checkers)
 
@@ -98,6 +100,7 @@ class RemoteTransactions:
         check_group(group)
         checker = RemoteChecker(self, group, self._namespace.wire(group), client_id)
         self._checkers.append(checker)
+        self._every.add(checker)
         self._heartbeats.add(checker.beating)
         self._heartbeats.send_all()
         # Any broker may have a transaction of a producer that is gone, and knows no other to check.
@@ -119,10 +122,17 @@ class RemoteTransactions:
         for checker in list(self._checkers):
             checker.leave()
 
+    def wake_all(self) -> None:
+        """Have every next() return: the broker has just been closed."""
+        for checker in list(self._every):
+            checker.wakeup()
+
     def left(self, checker: RemoteChecker) -> None:
-        if checker in self._checkers:
+        try:
             self._checkers.remove(checker)
-            self._heartbeats.unregister(checker.beating)
+        except ValueError:
+            return  # It has left before, perhaps by another thread just now.
+        self._heartbeats.unregister(checker.beating)
 
     def _asked(self, connection: Connection, request: Frame) -> None:
         """Handle a broker's check of a transaction."""
