@@ -9,9 +9,11 @@ import pytest
 
 import mq
 from mq.api.transactions import Checker
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.requests.statistics import GetConsumerConnections
 from mq.remoting.codec.response_codes import ResponseCode
-from tests.support.fake_cluster import FakeCluster, open_cluster
+from tests.support.fake_cluster import FakeCluster, HeldRequests, joined, open_cluster, requests_of
 from tests.support.remoting_peer import Peer, with_code
 
 LONG = 600.0
@@ -50,3 +52,23 @@ def test_a_producer_that_waits_for_checks_learns_of_the_close(peer: Peer, cluste
         broker.close()
         with pytest.raises(mq.BrokerClosed):
             asking.result(LIMIT)
+
+
+@pytest.mark.parametrize("what", ["release", "leave"])
+def test_a_close_waits_for_a_release_by_another_thread(peer: Peer, cluster: FakeCluster, what: str) -> None:
+    """Its offset would not be written, and the messages would come again."""
+    with open_cluster(peer) as broker, ThreadPoolExecutor(2) as threads:
+        membership = joined(broker)
+        claim = membership.claim(mq.MessageQueue("orders", "a", 0))
+        assert claim is not None
+        claim.commit(7)
+        queries = HeldRequests(peer, QueryConsumerOffset)
+        releasing = threads.submit(claim.release if what == "release" else membership.leave)
+        queries.wait()
+        closing = threads.submit(broker.close)
+        time.sleep(BEGUN_SECONDS)
+        queries.answer()
+        releasing.result(LIMIT)
+        closing.result(LIMIT)
+    written = requests_of(peer, UpdateConsumerOffset)
+    assert [decode_fields(UpdateConsumerOffset, each.fields).commit_offset for each in written] == [7]

@@ -13,12 +13,10 @@ from mq.api.group import Subscription
 from mq.remoting.client import heartbeats
 from mq.remoting.client.groups import claims
 from mq.remoting.client.groups import membership as memberships
-from mq.remoting.client.groups.membership import RemoteMembership
-from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues
 from tests.support.eventually import eventually
-from tests.support.fake_cluster import FakeCluster, open_cluster, requests_of, success
+from tests.support.fake_cluster import FakeCluster, HeldRequests, joined, open_cluster, requests_of, success
 from tests.support.interrupting import interrupted_at
 from tests.support.remoting_peer import Link, Peer, silence
 
@@ -32,46 +30,11 @@ class Clock:
         return self.now
 
 
-class Held:
-    """Requests of one kind that a broker answers later."""
-
-    def __init__(self, peer: Peer, kind: type[Request]) -> None:
-        self._peer = peer
-        self._answering = peer.replies[kind.CODE]
-        self._waiting: list[tuple[Link, Frame]] = []
-        peer.on(kind.CODE, self._hold)
-
-    async def _hold(self, link: Link, request: Frame) -> None:
-        self._waiting.append((link, request))
-
-    def wait(self) -> None:
-        """Until one has come."""
-        eventually(lambda: bool(self._waiting), lambda: self._peer.requests)
-
-    def answer(self) -> None:
-        self.wait()
-        self._peer.run(self._answering(*self._waiting.pop()))
-
-
 @pytest.fixture
 def cluster(peer: Peer) -> FakeCluster:
     cluster = FakeCluster(peer)
     cluster.queue_counts["orders"] = 1
     return cluster
-
-
-def joined(broker: mq.Broker, *, ordered: bool = False) -> RemoteMembership:
-    membership = broker.consumer_groups.join(
-        "billing",
-        client_id="one",
-        model="clustering",
-        consume_type="push",
-        ordered=ordered,
-        subscriptions=[Subscription("orders", "paid")],
-        consume_from="first",
-    )
-    assert isinstance(membership, RemoteMembership)
-    return membership
 
 
 def known_expression(cluster: FakeCluster) -> str:
@@ -127,7 +90,7 @@ def test_a_renewal_that_comes_after_the_release_leaves_no_queue_locked(
         membership = joined(broker, ordered=True)
         claim = membership.claim(QUEUE)
         assert claim is not None
-        renewals = Held(peer, LockQueues)
+        renewals = HeldRequests(peer, LockQueues)
         membership.renew_locks()
         renewals.wait()
         claim.release()
@@ -142,7 +105,7 @@ def test_a_renewal_that_comes_after_the_next_claim_unlocks_nothing(peer: Peer, c
         claim = membership.claim(QUEUE)
         assert claim is not None
         answering = peer.replies[LockQueues.CODE]
-        renewals = Held(peer, LockQueues)
+        renewals = HeldRequests(peer, LockQueues)
         membership.renew_locks()
         renewals.wait()
         claim.release()
@@ -158,7 +121,7 @@ def test_a_queue_that_is_locked_after_the_member_has_left_is_unlocked(
 ) -> None:
     with open_cluster(peer) as broker, ThreadPoolExecutor(1) as threads:
         membership = joined(broker, ordered=True)
-        locks = Held(peer, LockQueues)
+        locks = HeldRequests(peer, LockQueues)
         claiming = threads.submit(membership.claim, QUEUE)
         locks.wait()
         membership.leave()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import mq
+from mq.api.group import Subscription
+from mq.remoting.client.groups.membership import RemoteMembership
 from mq.remoting.codec.bodies.consuming import ConsumerIds, LockedQueues, QueueLock
 from mq.remoting.codec.bodies.heartbeat import Heartbeat
 from mq.remoting.codec.bodies.route import BrokerAddresses, ClusterInfo, QueueCounts, TopicRoute
@@ -30,6 +32,7 @@ from mq.remoting.codec.requests.offsets import (
 )
 from mq.remoting.codec.requests.sending import SendAnswer, SendMessageV2
 from mq.remoting.codec.response_codes import ResponseCode
+from tests.support.eventually import eventually
 from tests.support.remoting_peer import Link, Peer
 
 OFFSET_ID = "7F00000100002A9F0000000000000000"
@@ -127,3 +130,39 @@ def open_cluster(peer: Peer, timeout: float = 30.0) -> Iterator[mq.Broker]:
     """The broker object of the cluster whose name server is this peer."""
     with mq.open("rocketmq://" + peer.address, timeout=timeout) as broker:
         yield broker
+
+
+class HeldRequests:
+    """Requests of one kind that a broker answers later."""
+
+    def __init__(self, peer: Peer, kind: type[Request]) -> None:
+        self._peer = peer
+        self._answering = peer.replies[kind.CODE]
+        self._waiting: list[tuple[Link, Frame]] = []
+        peer.on(kind.CODE, self._hold)
+
+    async def _hold(self, link: Link, request: Frame) -> None:
+        self._waiting.append((link, request))
+
+    def wait(self) -> None:
+        """Until one has come."""
+        eventually(lambda: bool(self._waiting), lambda: self._peer.requests)
+
+    def answer(self) -> None:
+        self.wait()
+        self._peer.run(self._answering(*self._waiting.pop()))
+
+
+def joined(broker: mq.Broker, *, ordered: bool = False) -> RemoteMembership:
+    """Member "one" of the group "billing"."""
+    membership = broker.consumer_groups.join(
+        "billing",
+        client_id="one",
+        model="clustering",
+        consume_type="push",
+        ordered=ordered,
+        subscriptions=[Subscription("orders", "paid")],
+        consume_from="first",
+    )
+    assert isinstance(membership, RemoteMembership)
+    return membership

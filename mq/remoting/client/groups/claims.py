@@ -10,6 +10,7 @@ RocketMQ: client/impl/consumer/RebalancePushImpl.java, ProcessQueue.java, Consum
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from itertools import takewhile
 from time import monotonic
@@ -32,6 +33,7 @@ log = logging.getLogger("mq.groups")
 
 LOCK_SECONDS = 30.0  # how long an unrenewed lock counts as held; the broker keeps it for 60 s
 SEND_BACK_SECONDS = 5.0
+RELEASE_SECONDS = 5.0  # how long a release waits for one by another thread
 
 T = TypeVar("T")
 
@@ -78,6 +80,7 @@ class RemoteClaim:
         self._reset_to: int | None = None
         self._is_lost = self._is_expired = self._is_released = self._is_reset = False
         self._pull: ClaimPuller | None = None
+        self._releasing = threading.Lock()
 
     # Called by the consumer.
 
@@ -172,10 +175,18 @@ class RemoteClaim:
         """Nothing: the broker has the locks."""
 
     def release(self) -> None:
-        """See Claim.release."""
-        if self._is_released:
-            return
-        self._is_released = True
+        """See Claim.release. Where another thread releases it already, waits for that: the offset is written
+        before the connections are closed."""
+        is_alone = self._releasing.acquire(timeout=RELEASE_SECONDS)
+        try:
+            if not self._is_released:  # An interrupt may have come behind acquire().
+                self._is_released = True
+                self._release()
+        finally:
+            if is_alone:
+                self._releasing.release()
+
+    def _release(self) -> None:
         if self._pull is not None:
             self._pull.close()
         try:

@@ -6,6 +6,7 @@ notifies members of changes. RocketMQ: client/impl/consumer/RebalanceImpl.java.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -34,6 +35,7 @@ __all__ = ["RemoteMembership", "subscription_data"]
 
 LOOK_AGAIN_SECONDS = 1.0  # pause after another member had a queue's lock, or no broker knew this member
 LOCK_TIMEOUT = 1.0
+LEAVE_SECONDS = 5.0  # how long a leave() waits for one by another thread
 UNRESPONSIVE_SECONDS = 5.0  # how long a broker that did not answer counts as unresponsive
 
 
@@ -71,6 +73,7 @@ class RemoteMembership:
         self._unresponsive_at: dict[str, float] = {}  # by broker name: when it last failed to answer
         self._members_known: Sequence[str] = ()  # by the last broker that told
         self._is_gone = False
+        self._leaving = threading.Lock()
 
     def join(self) -> None:
         """Register with the brokers. Raises RemotingError, RequestTimeout."""
@@ -150,10 +153,17 @@ class RemoteMembership:
         """Nothing: the broker has the locks."""
 
     def leave(self) -> None:
-        """See Membership.leave."""
-        if self._is_gone:
-            return
-        self._is_gone = True
+        """See Membership.leave. Where another thread does it already, waits for that, as release() does."""
+        is_alone = self._leaving.acquire(timeout=LEAVE_SECONDS)
+        try:
+            if not self._is_gone:
+                self._is_gone = True
+                self._leave()
+        finally:
+            if is_alone:
+                self._leaving.release()
+
+    def _leave(self) -> None:
         try:
             for claim in list(self.claims.values()):
                 claim.release()
