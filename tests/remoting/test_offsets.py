@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +17,7 @@ from mq.errors import MQError, RequestTimeout
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.connection import Answered
 from mq.remoting.client.groups import claims, offsets
+from mq.remoting.client.groups.claim_puller import ClaimPuller, PullParameters
 from mq.remoting.client.groups.claims import ClaimOwner, RemoteClaim
 from mq.remoting.client.groups.offsets import QueueOffset
 from mq.remoting.client.namespace import Namespace
@@ -22,6 +25,7 @@ from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
+from tests.support.interrupting import interrupted_at
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -501,3 +505,72 @@ def test_a_run_may_be_cut_short_while_its_thread_takes_a_message(monkeypatch: py
     assert next(left) == "a"
     assert rest == ["b", "c"]
     assert list(left) == []
+
+
+OFFSETS = ("mq.remoting.client.groups.offsets",)
+
+
+def test_a_write_that_is_interrupted_at_any_instruction_stops_no_later_one() -> None:
+    for at in count():
+        written = Written()
+        offset = offset_at(written)
+        offset.raise_to(7)
+        is_through = interrupted_at(offset.write, at, OFFSETS) is not None
+        offset.write()
+        assert written.offsets, at
+        if is_through:
+            break
+    assert at > 10
+
+
+def test_a_check_that_is_interrupted_at_any_instruction_stops_no_later_one() -> None:
+    for at in count():
+        written, clock = Written(), Clock()
+        offset = confirmed_at(written, clock, 225)
+        clock.now += 30
+        is_through = interrupted_at(offset.check, at, OFFSETS) is not None
+        offset.check()
+        assert written.asked, at
+        if is_through:
+            break
+    assert at > 10
+
+
+class Pulls:
+    """Brokers that note what they are asked for, and do not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[Frame] = []
+        self.cluster = self.remoting = self
+
+    def use(self, topic: str) -> None:
+        pass
+
+    def address(self, broker_name: str, broker_id: int = 0) -> str:
+        return "127.0.0.1:1"
+
+    def call_async(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
+        self.asked.append(request)
+
+
+def test_a_pull_that_is_interrupted_at_any_instruction_does_not_silence_its_queue() -> None:
+    parameters = SimpleNamespace(
+        committed_offset=lambda: None, own_subscription=lambda: None, sub_version=lambda: 1
+    )
+    for at in count():
+        pulls = Pulls()
+        puller = ClaimPuller(
+            cast(Brokers, pulls),
+            "billing",
+            QUEUE,
+            Namespace(),
+            cast(PullParameters, parameters),
+            lambda: None,
+        )
+        pull = partial(puller, 0, 1, 100, None, 0.0)
+        is_through = interrupted_at(pull, at, ("mq.remoting.client.groups.claim_puller",)) is not None
+        pull()
+        assert pulls.asked, at
+        if is_through:
+            break
+    assert at > 10

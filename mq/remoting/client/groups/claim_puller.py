@@ -124,14 +124,13 @@ class ClaimPuller:
 
     def _ask(self, offset: int, count_max: int, byte_max: int) -> None:
         """Make sure that a request from this offset on is pending."""
-        with self._lock:
-            if self._is_closed or self._asked == offset:
-                return
-            self._asked = offset
-            self._round += 1
-            this = self._round
-        parameters = self._parameters
+        this, parameters = -1, self._parameters
         try:
+            with self._lock:
+                if self._is_closed or self._asked == offset:
+                    return
+                this = self._round = self._round + 1  # Known before there is a request to drop.
+                self._asked = offset
             address = self._address()
             is_slave = self._is_slave(address)  # Now: with its last topic a broker leaves the routes.
             request = pull_request(

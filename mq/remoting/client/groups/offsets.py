@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic, sleep
 
@@ -135,28 +136,28 @@ class QueueOffset:
 
     def write(self) -> None:
         """Write an offset that the broker has not confirmed, or may forget, without waiting."""
-        with self._lock:
-            offset = self._offset
-            if offset is None or self._is_writing or not self._must_write():
-                return
-            self._carried = offset
-            self._is_writing = True
-
-        def answered(answer: Frame | MQError) -> None:
-            if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
-                self._confirm(offset)
-            else:
-                with self._lock:
-                    self._is_dirty = True  # The broker may be another process by now.
-            self._is_writing = False
-
-        is_sent = False
+        is_begun = is_sent = False
         try:
+            with self._lock:
+                offset = self._offset
+                if offset is None or self._is_writing or not self._must_write():
+                    return
+                self._carried = offset
+                is_begun = self._is_writing = True
             request = _update(self._group, self._queue, offset)
+            answered = partial(self._written, offset)
             is_sent = self._brokers.ask_async(self._queue.broker_name, request, answered)
         finally:
-            if not is_sent:
+            if is_begun and not is_sent:
                 self._is_writing = False
+
+    def _written(self, offset: int, answer: Frame | MQError) -> None:
+        if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
+            self._confirm(offset)
+        else:
+            with self._lock:
+                self._is_dirty = True  # The broker may be another process by now.
+        self._is_writing = False
 
     def write_and_wait(self) -> None:
         """Write an offset that the broker has not confirmed, and wait for the answer; none that is smaller
@@ -173,31 +174,30 @@ class QueueOffset:
     def check(self) -> None:
         """Have a look, without waiting, whether the broker still has a confirmed offset: write() writes it
         again where it has a smaller one. Does nothing until 30 s after the last confirmation."""
-        with self._lock:
-            is_due = not self._is_dirty and self._clock() - self._confirmed_at >= CHECK_SECONDS
-            if self._offset is None or not is_due or self._is_checking:
-                return
-            self._is_checking = True
-
-        def answered(answer: Frame | MQError) -> None:
-            self._is_checking = False
-            at_broker = _told(answer)
-            with self._lock:
-                if at_broker is None or self._offset is None:
-                    return
-                if at_broker < self._offset:
-                    self._is_dirty = True
-                else:
-                    # Another owner has written a greater one, and looks after it.
-                    self._confirmed_at = self._clock() if at_broker == self._offset else inf
-
-        is_sent = False
+        is_begun = is_sent = False
         try:
+            with self._lock:
+                is_due = not self._is_dirty and self._clock() - self._confirmed_at >= CHECK_SECONDS
+                if self._offset is None or not is_due or self._is_checking:
+                    return
+                is_begun = self._is_checking = True
             request = _query(self._group, self._queue)
-            is_sent = self._brokers.ask_async(self._queue.broker_name, request, answered)
+            is_sent = self._brokers.ask_async(self._queue.broker_name, request, self._checked)
         finally:
-            if not is_sent:
+            if is_begun and not is_sent:
                 self._is_checking = False
+
+    def _checked(self, answer: Frame | MQError) -> None:
+        self._is_checking = False
+        at_broker = _told(answer)
+        with self._lock:
+            if at_broker is None or self._offset is None:
+                return
+            if at_broker < self._offset:
+                self._is_dirty = True
+            else:
+                # Another owner has written a greater one, and looks after it.
+                self._confirmed_at = self._clock() if at_broker == self._offset else inf
 
     def _must_write(self) -> bool:
         if self._is_dirty:
