@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -13,13 +16,16 @@ from mq.api.group import Subscription
 from mq.remoting.client import heartbeats
 from mq.remoting.client.groups import claims
 from mq.remoting.client.groups import membership as memberships
+from mq.remoting.client.groups.membership import subscription_data
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues
+from mq.remoting.codec.requests.groups import HeartBeat, LockQueues, UnlockQueues, UnregisterClient
 from tests.support.eventually import eventually
 from tests.support.fake_cluster import FakeCluster, HeldRequests, joined, open_cluster, requests_of, success
 from tests.support.interrupting import interrupted_at
 from tests.support.remoting_peer import Link, Peer, silence
 
+LIMIT = 60.0
+BEGUN_SECONDS = 0.3  # after which the other thread waits: if it does not, the test proves nothing
 QUEUE = mq.MessageQueue("orders", "a", 0)
 
 
@@ -158,3 +164,49 @@ def test_a_lock_counts_from_when_it_was_asked_for(
         assert not other.is_lost()
         clock.now += 2
         assert other.is_lost()
+
+
+def after_unregistration(peer: Peer) -> list[int]:
+    """The codes of what came later."""
+    codes = [frame.code for frame in peer.requests]
+    return codes[codes.index(UnregisterClient.CODE) + 1 :]
+
+
+def test_a_member_that_leaves_sends_no_heartbeat_after_that(
+    peer: Peer, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker would take it for a member again, and its queues would stand still."""
+    is_made, may_go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        is_made.set()
+        may_go_on.wait(LIMIT)
+        return subscription_data(*arguments)
+
+    with open_cluster(peer) as broker, ThreadPoolExecutor(2) as threads:
+        membership = joined(broker)
+        monkeypatch.setattr(memberships, "subscription_data", slow)
+        sending = threads.submit(membership.on_unknown_member)
+        assert is_made.wait(LIMIT)
+        leaving = threads.submit(membership.leave)
+        time.sleep(BEGUN_SECONDS)
+        may_go_on.set()
+        sending.result(LIMIT)
+        leaving.result(LIMIT)
+        membership.members()  # Its answer comes after all that was sent before.
+        assert HeartBeat.CODE not in after_unregistration(peer)
+
+
+def test_a_member_leaves_once_its_last_heartbeat_is_answered(peer: Peer, cluster: FakeCluster) -> None:
+    """RocketMQ's brokers have one pool of threads for heartbeats, and another one for who leaves."""
+    with open_cluster(peer) as broker, ThreadPoolExecutor(1) as threads:
+        membership = joined(broker)
+        beats = HeldRequests(peer, HeartBeat)
+        membership.on_unknown_member()
+        beats.wait()
+        leaving = threads.submit(membership.leave)
+        time.sleep(BEGUN_SECONDS)
+        assert requests_of(peer, UnregisterClient) == []
+        beats.answer()
+        leaving.result(LIMIT)
+        assert len(requests_of(peer, UnregisterClient)) == 1

@@ -9,9 +9,10 @@ RocketMQ: client/impl/factory/MQClientInstance.java.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mq.errors import MQError
@@ -45,6 +46,7 @@ class HeartbeatClient:
     client_id: str
     consumer: Callable[[], ConsumerGroup] | None = None
     producer_groups: Collection[str] = field(default_factory=tuple)
+    under_way: set[asyncio.Future[None]] = field(default_factory=set)  # heartbeats that are not answered yet
 
     def heartbeat(self) -> Heartbeat:
         groups = (INNER_PRODUCER_GROUP, *self.producer_groups)
@@ -56,26 +58,24 @@ class HeartbeatClient:
 
 
 class Heartbeats:
-    """The heartbeats of the clients that share the connections of one Remoting. Thread-safe."""
+    """The heartbeats of the clients that share the connections of one Remoting. Thread-safe: the loop alone
+    has the list of clients, and sends their heartbeats."""
 
     def __init__(self, remoting: Remoting, cluster: Cluster) -> None:
         self._remoting = remoting
         self._cluster = cluster
-        self._changing = threading.Lock()
-        self._clients: tuple[HeartbeatClient, ...] = ()
+        self._clients: list[HeartbeatClient] = []
         remoting.opened.append(self._opened)
         remoting.events.post(self._tick)
 
     def add(self, client: HeartbeatClient) -> None:
-        with self._changing:
-            self._clients = (*self._clients, client)
-
-    def remove(self, client: HeartbeatClient) -> None:
-        with self._changing:
-            self._clients = tuple(each for each in self._clients if each is not client)
+        self._remoting.events.post(self._clients.append, client)
 
     def send_all(self) -> None:
         """Send heartbeats to all brokers now, without waiting."""
+        self._remoting.events.post(self._send_all)
+
+    def _send_all(self) -> None:
         for address, has_slaves in self._addresses():
             for client in self._clients:
                 if client.consumer is not None or not has_slaves:
@@ -88,7 +88,7 @@ class Heartbeats:
         is_known = False
         for address, is_slave in list(self._addresses()):
             if is_slave and not self._is_first(address):
-                self._send(address, client)
+                self._remoting.events.post(self._send, address, client)
                 continue
             try:
                 checked(
@@ -104,7 +104,12 @@ class Heartbeats:
 
     def unregister(self, client: HeartbeatClient, *, consumer_group: str | None = None) -> None:
         """Unregister a client at all brokers. An unreachable one drops it when the connection breaks."""
-        self.remove(client)
+        try:
+            self._remoting.check_open()
+            # A broker that handles a heartbeat after this would have a member that is gone.
+            self._remoting.events.wait_for(self._remove(client), 2 * CALL_SECONDS, "the last heartbeats")
+        except MQError as error:
+            log.debug("client %s does not wait for the last heartbeats: %s", client.client_id, error)
         requests = [
             UnregisterClient(client.client_id, producer_group=group) for group in client.producer_groups
         ]
@@ -118,6 +123,13 @@ class Heartbeats:
                     log.debug("%s was not told that client %s is gone: %s", address, client.client_id, error)
                     break
 
+    async def _remove(self, client: HeartbeatClient) -> None:
+        """Send no more heartbeats of this client, and wait for the answers to those that are sent."""
+        with suppress(ValueError):  # An interrupt may have come before add().
+            self._clients.remove(client)
+        if client.under_way:
+            await asyncio.wait(client.under_way)
+
     def _addresses(self) -> Iterator[tuple[str, bool]]:
         """The addresses of all brokers, each with whether it is a slave's."""
         for broker in self._cluster.brokers.values():
@@ -129,7 +141,14 @@ class Heartbeats:
         return any(address == self._cluster.any_address(name) for name in self._cluster.brokers)
 
     def _send(self, address: str, client: HeartbeatClient) -> None:
+        """Called by the loop."""
+        if client not in self._clients:
+            return  # It has left since this was posted.
+        sent: asyncio.Future[None] = self._remoting.events.loop.create_future()
+
         def answered(answer: Frame | MQError) -> None:
+            client.under_way.discard(sent)
+            sent.set_result(None)
             try:
                 if isinstance(answer, MQError):
                     raise answer
@@ -140,9 +159,9 @@ class Heartbeats:
                 )
 
         try:
-            self._remoting.call_async(
-                address, framed(HeartBeat(), client.heartbeat()), answered, CALL_SECONDS
-            )
+            request = framed(HeartBeat(), client.heartbeat())
+            self._remoting.call_async(address, request, answered, CALL_SECONDS)
+            client.under_way.add(sent)
         except MQError as error:
             log.debug("the heartbeat of client %s was not sent to %s: %s", client.client_id, address, error)
 
@@ -156,5 +175,4 @@ class Heartbeats:
 
     def _tick(self) -> None:
         self._remoting.events.loop.call_later(HEARTBEAT_SECONDS, self._tick)
-        if self._clients:
-            self.send_all()
+        self._send_all()
