@@ -135,7 +135,7 @@ def test_a_pull_is_held_until_there_is_a_message(served: Server, remoting: Remot
     held = remoting.submit(broker, pull_request(first), 60)
     answered = remoting.call(broker, framed(GetMaxOffset(TOPIC, 2)))  # The connection is not held.
     assert answered.code == 0
-    assert not held.done()
+    assert not held.wait(0)
     checked(send(remoting, broker, TOPIC, 2, b"new"), SendMessageV2, broker)
     (message,) = decode_records(held.result(60).body, "mq")
     assert message.body == b"new"
