@@ -163,7 +163,7 @@ class ThreadPool(Generic[Request]):
         with self._lock:
             if self._leader is None and not self._is_over:
                 self._leader = worker
-                if self._watcher is worker:  # Another one looks after who leads.
+                if self._watcher is worker:  # A leader does not watch over itself.
                     self._watcher = None
             else:
                 request = self._take() if self._watcher is not worker else None

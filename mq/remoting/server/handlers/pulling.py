@@ -118,7 +118,7 @@ class Pull:
         member, is_blind, version = self.member, False, 0
         puller: Puller | None = None
         if member is not None and member.model == "clustering":
-            version = member.membership.version()  # before the look for who has the queue
+            version = member.membership.version()  # Read before the queue's owner is.
             # A queue that was released meanwhile is not claimed again, unless by the client's next pull.
             kept = member.kept(self.queue) if self.is_holding else member.have(self.queue, self.asked_at)
             if kept is not None:
