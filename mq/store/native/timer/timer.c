@@ -180,8 +180,8 @@ static int flush_sent(mq_timer *timer) {
     return mq_log_flush(timer->log, mq_control_get(timer->log->control, MQ_LOG_END), -1, FLUSH_TIMEOUT_MS);
 }
 
-/* Whether something is to be put into the wheel, on disk or not. Its sender notifies the leader once, which may
- * be before it is on disk. The next flush_sent makes it visible, or fails. */
+/* Whether something is to be put into the wheel, on disk or not. Its sender notifies the leader once, maybe
+ * before it is on disk. The next flush_sent makes it visible, or fails. */
 static int has_news(mq_timer *timer) {
     return atomic_load(&timer->queue->entry->next) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
 }
