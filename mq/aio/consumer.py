@@ -66,7 +66,12 @@ class Consumer(PollingConsumer):
         if not timeout >= 0:  # Not a number is neither.
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
-        return await self._ask(count_max, monotonic() + timeout, in_loop=False)
+        self._check_turn()
+        try:
+            return await self._ask(count_max, monotonic() + timeout, in_loop=False)
+        except BaseException:
+            self._loop.is_cut_short = True
+            raise
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """One message after the other, until the consumer is closed. A message counts as consumed when the
@@ -173,13 +178,6 @@ class Consumer(PollingConsumer):
         return self._is_closed and not (self._workers and self._loop.holds_back)
 
     async def _ask(self, count_max: int, deadline: float, *, in_loop: bool) -> list[MessageExt]:
-        try:
-            return await self._asked(count_max, deadline, in_loop=in_loop)
-        except BaseException:
-            self._loop.is_cut_short = True
-            raise
-
-    async def _asked(self, count_max: int, deadline: float, *, in_loop: bool) -> list[MessageExt]:
         messages = self._advance(count_max, in_loop=in_loop)
         if messages:
             return messages
@@ -241,17 +239,23 @@ class Consumer(PollingConsumer):
         if self._request is not None:
             self._request.wake()
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """While one task asks for messages, no other does. One that a signal handler cut short asks no more,
-        whatever it had no time to take back."""
-        self._check_open()
-        self._loop.check_told()
-        if self._asked_by is not None and not self._asked_by.done():
+    def _check_turn(self) -> None:
+        """Before all else: one that is refused within or beside another call has cut nothing short. A task
+        that a signal handler cut short asks no more, whatever it had no time to take back."""
+        self._lock.entered()
+        asking = self._asked_by
+        if asking is not None and not asking.done() and not self._is_closed:
             raise RuntimeError(
                 "another task is asking this consumer for messages: give each task a consumer, or let"
                 " run(listener, concurrency=...) call a coroutine from several"
             )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """While one task asks for messages, no other does."""
+        self._check_open()
+        self._loop.check_told()
+        self._check_turn()
         self._asked_by = task = asyncio.current_task()
         try:
             yield
@@ -298,17 +302,18 @@ class _Messages:
 
     async def __anext__(self) -> MessageExt:
         consumer = self._consumer
-        try:
-            while True:
+        while True:
+            consumer._check_turn()
+            try:
                 for message in consumer._advance(1, in_loop=True):
                     return message
                 for message in await consumer._ask(1, monotonic() + ROUND_SECONDS, in_loop=True):
                     return message
-        except BrokerClosed:
-            raise StopAsyncIteration from None
-        except BaseException:
-            consumer._loop.is_cut_short = True
-            raise
+            except BrokerClosed:
+                raise StopAsyncIteration from None
+            except BaseException:
+                consumer._loop.is_cut_short = True
+                raise
 
     def __del__(self) -> None:
         self._consumer._loop.handed_out.is_left = True

@@ -54,6 +54,7 @@ class PullConsumer(PollingConsumer):
         if not timeout >= 0:  # Not a number is neither.
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
+        self._lock.entered()  # A poll that is refused within another call has cut nothing short.
         try:
             return self._next(timeout, count_max, in_loop=False)
         except BaseException:
@@ -69,19 +70,21 @@ class PullConsumer(PollingConsumer):
             self._loop.begin_loop()
         try:
             while not self._is_closed:
-                with self._lock.entered():
-                    self._loop.mend()
-                    messages = self._loop.advance(1, monotonic(), in_loop=True)
-                yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
+                lock = self._lock.entered()  # Refused here, it has cut nothing short.
+                try:
+                    with lock:
+                        self._loop.mend()
+                        messages = self._loop.advance(1, monotonic(), in_loop=True)
+                    yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
+                except GeneratorExit:
+                    self._loop.handed_out.is_left = True
+                    raise
+                except BaseException:
+                    self._loop.is_cut_short = True
+                    raise
         except BrokerClosed:
             if not self._is_closed:
                 raise
-        except GeneratorExit:
-            self._loop.handed_out.is_left = True
-            raise
-        except BaseException:
-            self._loop.is_cut_short = True
-            raise
 
     def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         now, loop = monotonic(), self._loop

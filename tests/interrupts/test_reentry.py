@@ -157,6 +157,37 @@ def test_a_handler_that_uses_the_consumer_that_it_interrupts_is_refused(
         assert "signal handler" in str(error)
 
 
+def test_a_refused_poll_has_no_message_come_twice(broker: LocalBroker) -> None:
+    """None of those that the poll which it interrupts returns."""
+    bodies = [b"%d" % number for number in range(4)]
+    at, refused, is_over = 0, 0, False
+    while not is_over:
+        topic = broker.create_topic(f"again-{at}", 1)
+        for body in bodies:
+            topic.send(body)
+        with mq.PullConsumer(broker, "again") as consumer:
+            consumer.subscribe(topic.name)
+            seen = consumer.poll(0, count_max=1)
+
+            def poll() -> None:
+                seen.extend(consumer.poll(0, count_max=1))  # noqa: B023 - called at once
+
+            def handler() -> None:
+                nonlocal refused
+                try:
+                    poll()
+                except mq.StoreLocked:
+                    refused += 1
+
+            is_over = called_at(poll, at, handler) < at
+            while more := consumer.poll(0):
+                seen += more
+        assert sorted(message.body for message in seen) == bodies, at
+        broker.delete_topic(topic.name)
+        at += 1 if TIMES == "all" else 7
+    assert refused
+
+
 def test_an_assignment_listener_may_commit_by_its_consumer(broker: LocalBroker) -> None:
     told: list[str] = []
 
