@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from time import monotonic
-from weakref import WeakSet
 
 from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult
@@ -26,6 +25,7 @@ from mq.remoting.client.connections.connection import Connection
 from mq.remoting.client.heartbeats import HeartbeatClient, Heartbeats
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import Sending
+from mq.remoting.client.weak_list import WeakList
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.records import decode_records
@@ -50,7 +50,7 @@ class RemoteTransactions:
         self._heartbeats = heartbeats
         self._sending = sending
         self._checkers: list[RemoteChecker] = []
-        self._every: WeakSet[RemoteChecker] = WeakSet()  # also those that have left
+        self._every: WeakList[RemoteChecker] = WeakList()  # also those that have left
         brokers.remoting.handle(CheckTransactionState.CODE, self._asked)
         brokers.cluster.keeps_all = lambda: bool(self._checkers)
 
@@ -124,7 +124,7 @@ class RemoteTransactions:
 
     def wake_all(self) -> None:
         """Have every next() return: the broker has just been closed."""
-        for checker in list(self._every):
+        for checker in self._every.items():
             checker.wakeup()
 
     def left(self, checker: RemoteChecker) -> None:

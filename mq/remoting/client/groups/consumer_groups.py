@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from weakref import WeakSet
 
 from mq.api.consumer_groups import ConsumerGroups
 from mq.api.group import BroadcastOffsets, Member, Membership, QueueState, Subscription
@@ -31,6 +30,7 @@ from mq.remoting.client.groups.manual_claims import RemoteAssigned
 from mq.remoting.client.groups.membership import RemoteMembership, subscription_data
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.weak_list import WeakList
 from mq.remoting.codec.bodies.heartbeat import ClientCheck
 from mq.remoting.codec.bodies.route import TopicRoute
 from mq.remoting.codec.requests.groups import CheckClientConfig
@@ -62,7 +62,7 @@ class RemoteConsumerGroups(ConsumerGroups):
         self._lock = threading.Lock()  # guards the instances
         self._instances: list[ClientInstance] = []
         self._members: dict[ClientInstance, list[RemoteMembership]] = {}
-        self._assigned: WeakSet[RemoteAssigned] = WeakSet()
+        self._assigned: WeakList[RemoteAssigned] = WeakList()
         self._first = self._add_instance(brokers)
         brokers.cluster.changed.append(self._route_changed)
         self._every(OFFSETS_SECONDS, self._write_offsets)
@@ -155,7 +155,7 @@ class RemoteConsumerGroups(ConsumerGroups):
             others = [instance for instance in self._instances if instance is not self._first]
         for member in members:
             member.leave()
-        for assigned in list(self._assigned):
+        for assigned in self._assigned.items():
             assigned.write_offsets()
         for instance in others:
             instance.brokers.remoting.close()
@@ -211,7 +211,7 @@ class RemoteConsumerGroups(ConsumerGroups):
         try:
             for member in self._all_members():
                 member.write_offsets()
-            for assigned in list(self._assigned):
+            for assigned in self._assigned.items():
                 assigned.write_offsets()
         except BrokerClosed:
             pass
