@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from mq.remoting.client.weak_list import WeakList
+from mq.remoting.weak_list import WeakList
 
 
 class Kept:

@@ -25,12 +25,12 @@ from mq.remoting.client.connections.connection import Connection
 from mq.remoting.client.heartbeats import HeartbeatClient, Heartbeats
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import Sending
-from mq.remoting.client.weak_list import WeakList
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.pushed import CheckTransactionState
 from mq.remoting.codec.requests.sending import EndTransaction
+from mq.remoting.weak_list import WeakList
 
 __all__ = ["RemoteTransactions"]
 

@@ -30,10 +30,10 @@ from mq.remoting.client.groups.manual_claims import RemoteAssigned
 from mq.remoting.client.groups.membership import RemoteMembership, subscription_data
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.weak_list import WeakList
 from mq.remoting.codec.bodies.heartbeat import ClientCheck
 from mq.remoting.codec.bodies.route import TopicRoute
 from mq.remoting.codec.requests.groups import CheckClientConfig
+from mq.remoting.weak_list import WeakList
 
 __all__ = ["RemoteConsumerGroups"]
 
