@@ -186,7 +186,7 @@ def test_a_list_is_as_old_as_its_request(
 
     monkeypatch.setattr(groups, "members", listing)
     assert joined.ask(GetConsumerList(GROUP)).code == ResponseCode.SUCCESS
-    assert member.listed_at <= listed[0]
+    assert member.listed_at <= listed[-1]  # The server itself may have listed them just before.
 
 
 def test_a_late_heartbeat_of_a_lost_connection_takes_nothing_back(
