@@ -219,8 +219,8 @@ class LocalRetention:
             return None
         return alive_ms, now_ms
 
-    def _absences(self) -> list[Away]:
-        pending = self._pending(wall_clock_ms())
+    def _absences(self, now_ms: int) -> list[Away]:
+        pending = self._pending(now_ms)
         return [Away(*each) for each in (*self._settings.current().absences, pending) if each is not None]
 
     def _write_alive(self, now_ms: int, interval_ms: int) -> None:
@@ -242,14 +242,15 @@ class LocalRetention:
         """times_max: so many messages that may wait are looked at; from there on, files stay for now."""
         settings = self._settings.current()
         kept_ms = settings.retention_ms if hours is None else int(hours * 3_600_000)
+        now_ms = wall_clock_ms()  # Once: an absence that ended after it would not count.
         due_after = partial(
             retention.due,
             self._store,
-            wall_clock_ms() + int(within_hours * 3_600_000),
+            now_ms + int(within_hours * 3_600_000),
             # Who names a number means that age, however full the disk is.
             disk_ratio_max=settings.option("disk_ratio_max") if hours is None else 1.0,
             one_by_one=not within_hours,
-            absences=self._absences() if hours is None else (),
+            absences=self._absences(now_ms) if hours is None else (),
         )
         due = due_after(kept_ms)
         if due is None or hours is not None or within_hours or kept_ms >= HELD_BACK_MS:

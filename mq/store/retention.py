@@ -32,6 +32,8 @@ from mq.store.store import Store
 
 __all__ = ["Aged", "Away", "Due", "before", "delete", "disk_excess", "due", "expired", "ranges"]
 
+SET_BACK_MS = 24 * 3_600_000
+
 
 @dataclass(frozen=True, slots=True)
 class Aged:
@@ -59,13 +61,15 @@ class Due:
 def age_ms(changed_ms: int, now_ms: int, absences: Iterable[Away]) -> int:
     """How old a file counts for that was last written then. Pure.
 
-    An absence that lies ahead is of a clock that was wrong; they may overlap where one was set back.
+    An absence that ends ahead is of a clock that was set back since. Where that is at most a day, as from
+    local time to UTC, it lasts until now; else nothing would be deleted for too long. Absences may overlap.
     """
     age, counted_ms = now_ms - changed_ms, changed_ms
     for begin_ms, end_ms in sorted(absences):
-        if counted_ms < end_ms <= now_ms:
-            age -= end_ms - max(begin_ms, counted_ms)
-            counted_ms = end_ms
+        first_ms, last_ms = max(begin_ms, counted_ms), min(end_ms, now_ms)
+        if first_ms < last_ms and end_ms <= now_ms + SET_BACK_MS:
+            age -= last_ms - first_ms
+            counted_ms = last_ms
     return age
 
 

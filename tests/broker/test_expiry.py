@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -655,6 +656,23 @@ def test_on_a_full_disk_what_is_too_old_goes_and_nothing_else(
     assert set(files[1:]) >= set(after_work(directory)) > set()
 
 
+def test_the_time_away_ends_when_its_length_is_asked_for(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the clock goes on by a millisecond before it is asked whether that time has ended."""
+    files = filled(directory, retention_hours=72)
+    age(directory, 1000)
+    ticks = count(time.time_ns() // 1_000_000)
+    monkeypatch.setattr("mq.broker.retention.wall_clock_ms", lambda: next(ticks))
+    with open_small(directory, duties=False) as broker:
+        assert broker.retention.expiring().file_count == 0
+        assert broker.retention.expire() == 0
+        monkeypatch.setattr("mq.store.directory.settings.write_config", no_room)
+        broker.retention.work()
+        assert log_files(directory)[: len(files)] == files
+        monkeypatch.undo()
+
+
 def no_room(path: Path, _text: object) -> None:
     raise mq.StoreFull("no room", path=str(path))
 
@@ -667,6 +685,19 @@ def test_a_clock_that_was_ahead_stops_nothing(directory: Path) -> None:
     alive(directory, -9000)
     assert len(after_work(directory)) == 1
     assert (directory / "mq" / "settings.lock").stat().st_mtime < time.time() + 60
+
+
+@pytest.mark.parametrize("hours", [0.001, 2, 23])
+def test_a_clock_that_is_set_back_after_the_time_away_was_noted_deletes_nothing(
+    directory: Path, hours: float
+) -> None:
+    """As where a machine starts with local time and is set to UTC then."""
+    files = filled(directory, retention_hours=72)
+    age(directory, 1000)
+    now_ms = time.time_ns() // 1_000_000
+    SettingsFile(directory).update(away=(now_ms - 1000 * HOUR_MS, now_ms + int(hours * HOUR_MS)))
+    alive(directory, -hours)
+    assert set(files) <= set(after_work(directory))
 
 
 def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
