@@ -242,7 +242,7 @@ class LocalRetention:
         """times_max: so many messages that may wait are looked at; from there on, files stay for now."""
         settings = self._settings.current()
         kept_ms = settings.retention_ms if hours is None else int(hours * 3_600_000)
-        now_ms = wall_clock_ms()  # Once: an absence that ended after it would not count.
+        now_ms = wall_clock_ms()  # One for all that this look compares.
         due_after = partial(
             retention.due,
             self._store,
