@@ -35,6 +35,7 @@ def owned_queue(delivery: Delivery) -> OwnedQueue:
     )
     owned.can_take = lambda now: OwnedQueue.can_take(owned, now)
     owned.take = lambda count_max, now: OwnedQueue.take(owned, count_max, now)
+    owned.commit = lambda: None
     return cast(OwnedQueue, owned)
 
 

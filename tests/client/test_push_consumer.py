@@ -397,6 +397,25 @@ def test_a_blocked_listener_holds_up_only_the_offset() -> None:
     assert Counter(heard.bodies) == Counter(map(str.encode, numbered(200)))
 
 
+def test_what_was_consumed_before_the_last_message_is_committed_while_that_is_consumed() -> None:
+    """Also if they are one run, and nothing comes after it."""
+    broker = make()
+    send(broker, *numbered(8))
+    open_lock = threading.Event()
+
+    def act(message: mq.MessageExt) -> None:
+        if message.body == b"7":
+            assert open_lock.wait(PATIENCE)
+
+    heard = Heard(act)
+    with consuming(broker, heard):
+        heard.wait(8)
+        eventually(lambda: committed(broker) == 7)
+        open_lock.set()
+        eventually(lambda: committed(broker) == 8)
+    assert Counter(heard.bodies) == Counter(map(str.encode, numbered(8)))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_no_more_listeners_run_than_there_are_threads(threads: int) -> None:
     broker = make(4)

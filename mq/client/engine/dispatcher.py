@@ -127,10 +127,7 @@ class Dispatcher:
             self._at_work.discard(request)
             must_tell = bool(unconsumed.again) or owned.is_draining or owned.has_note
             if owned.finish(request, unconsumed):
-                try:
-                    owned.commit()
-                except Exception as error:  # noqa: BLE001 - the leader meets it too, and says so
-                    logger.debug("commit of %s: %s", owned.queue, error)
+                self._commit(owned)
                 must_tell |= owned.is_full and not self.limits.still_full(owned.cache)
                 self.offer(owned, self._clock())
             must_tell |= owned.is_restarting or self._is_unsaved()
@@ -155,6 +152,7 @@ class Dispatcher:
         request.delivery.slow_down(now - request.run.started)
         if request.is_wanted and request.run in request.cache.open:
             self._isolate(request)
+            self._commit(request.owned)  # Nobody else may finish anything here while the listener runs.
             self.offer(request.owned, now)
 
     def expire(self, request: ConsumeRequest, group: str) -> None:
@@ -188,6 +186,12 @@ class Dispatcher:
         run = request.run
         in_hand = run.in_hand
         return [each for each in run.failed if each not in in_hand] + in_hand
+
+    def _commit(self, owned: OwnedQueue) -> None:
+        try:
+            owned.commit()
+        except Exception as error:  # noqa: BLE001 - the leader meets it too, and says so
+            logger.debug("commit of %s: %s", owned.queue, error)
 
     def _isolate(self, request: ConsumeRequest) -> None:
         """Leave of a run what its listener is at, and what failed before."""
