@@ -19,13 +19,13 @@ PARTS = (
     "append_pull",
     "delayed_append",
     "sender",
-    "methods",
     "batch",
     "transactions",
     "transaction_send",
     "guards",
     "held",
     "hand_over",
+    "waits",
     "keyed_append",
 )
 objects = Extension(

@@ -3,7 +3,8 @@
 A signal handler runs in the main thread, between any two instructions of Python, and may raise there: Ctrl-C,
 or a time limit by SIGALRM. What is half open or half closed then belongs to nobody. So the main thread has
 such work done by another thread and waits for it: the exception ends the wait, and the work goes on. The
-other thread has the time limit for locks that the main thread has.
+other thread has the time limit for locks that the main thread has, and is refused a lock of that one at once:
+a signal handler made the call then, and nobody gives the lock back before it is done.
 
 A worker thread is started by the first call, takes one call after the other, and ends when there was none for
 a moment. A call whose wait was ended may keep its worker busy; the next call then gets another one.
@@ -25,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from mq.errors import ForkedBroker
-from mq.fastpath import HandedOver, bind_hand_over, time_guard, time_left
+from mq.fastpath import HandedOver, bind_hand_over, done_for, held_here, time_guard, time_left
 
 __all__ = ["close_all", "closed_when_dropped", "handed_over", "left_open", "uninterrupted", "wait_for_calls"]
 
@@ -50,7 +51,7 @@ def uninterrupted(
     # While the interpreter ends, no other thread runs.
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return work()
-    call = _Call(work, undo, of)
+    call = _Call(work, undo, of, waiter=held_here())
     try:
         _hand_over(call)
         return call.result()
@@ -135,7 +136,9 @@ class _Call(Generic[Result]):
         undo: Callable[[Result], object] | None = None,
         of: _Owner | None = None,
         seconds: float | None = None,
+        waiter: tuple[int, int] | None = None,
     ) -> None:
+        self.waiter = waiter  # see held_here; None: nobody waits until it is done
         self._work = work
         self._undo = undo
         self.of = of
@@ -157,10 +160,10 @@ class _Call(Generic[Result]):
             if self.of is not None and self.of in _closing:
                 raise self.of.refusal()
             if self._seconds is None:
-                result = self._work()
+                result = done_for(self, self._work)
             else:
                 with time_guard(self._seconds):
-                    result = self._work()
+                    result = done_for(self, self._work)
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
         else:
@@ -194,6 +197,7 @@ class _Call(Generic[Result]):
 
     def give_up(self) -> None:
         """Nobody wants the result any more."""
+        self.waiter = None
         with self._lock:
             self._is_given_up = True
             results, self._results = self._results, []
@@ -220,9 +224,11 @@ def _of_entry(
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None,
     seconds: float | None,
+    waiter: tuple[int, int],
 ) -> _Call[Any]:
     """The one call of an entry: of two threads that ask for it at a time, the first makes it."""
-    return entry.setdefault("call", _Call(partial(method, *args, **(kwargs or {})), seconds=seconds))
+    work = partial(method, *args, **(kwargs or {}))
+    return entry.setdefault("call", _Call(work, seconds=seconds, waiter=waiter))
 
 
 def _begin(*entry: Any) -> None:

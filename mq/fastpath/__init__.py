@@ -6,10 +6,10 @@ call the data plane (mq/store/native), through addresses that the store hands in
 store a delayed message. HalfMessages is to half messages and their ends what LogHandle is to messages.
 survey, pack and unpack go over a batch. Sender is the base of mq.Producer, whose send does the usual message
 in C; TransactionSender, with Transactor, is that of mq.TransactionProducer, and TransactionFields that of
-mq.Transaction. Guards are locks that no exception leaves locked. while_unchanged gives messages while a queue
-is owned, commit_slot commits then. HandedOver is a method that another thread does, which no interrupt comes
-before. keyed_appender makes what stores a message under a dedup key. What the classes in Python need is in
-classes.py.
+mq.Transaction. Guards are locks that no exception leaves locked; a TimeLimit says how long a thread waits for
+them, and done_for for whom it works. while_unchanged gives messages while a queue is owned, commit_slot
+commits then. HandedOver is a method that another thread does, which no interrupt comes before. keyed_appender
+makes what stores a message under a dedup key. What the classes in Python need is in classes.py.
 """
 
 from mq.fastpath._objects import (
@@ -23,6 +23,7 @@ from mq.fastpath._objects import (
     SendFields,
     SentFields,
     StoredFields,
+    TimeLimit,
     TransactionFields,
     TransactionSender,
     Transactor,
@@ -37,8 +38,10 @@ from mq.fastpath._objects import (
     byte_guard,
     close_guarded_files,
     commit_slot,
+    done_for,
     due_ms,
     file_guard,
+    held_here,
     keyed_appender,
     log_guard,
     mutex_guard,
@@ -66,6 +69,7 @@ __all__ = [
     "SentFields",
     "Signature",
     "StoredFields",
+    "TimeLimit",
     "TransactionFields",
     "TransactionSender",
     "Transactor",
@@ -81,8 +85,10 @@ __all__ = [
     "byte_guard",
     "close_guarded_files",
     "commit_slot",
+    "done_for",
     "due_ms",
     "file_guard",
+    "held_here",
     "in_c",
     "keyed_appender",
     "log_guard",

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def in_c(name: str) -> Callable[[Function], Function]:
-    """Have the method of this name in C (see methods.c) do the usual case of the one that is decorated, whose
+    """Have the method of this name in C (see objects.c) do the usual case of the one that is decorated, whose
     signature and documentation it has; what the one in C is not for is left to the one in Python."""
 
     def in_its_place(function: Function) -> Function:

@@ -7,8 +7,6 @@
  *   open_guard(path, flags, make)                         no lock: a file that is closed with the guard
  *   thread_guard(lock, timeout, failed)                   a threading.Lock
  *   bucket_guard(owner, address, bucket, timeout, failed) a bucket of the table of dedup keys
- *   time_guard(seconds)                                   no lock: how long this thread waits for one
- *   time_left()                                           how many seconds that are; None without a limit
  *
  * Python may raise between any two of its instructions: KeyboardInterrupt, or what another signal handler
  * raises. So the function that takes a lock returns it as an object, and the lock is given back when that is
@@ -18,7 +16,7 @@
  *
  * Waiting is interrupted by signals, with nothing taken. failed(result) is called when a lock was not to be
  * had in time, or not at all, and raises: MQ_BUSY, MQ_REENTERED (this very thread has it, in what a signal
- * handler interrupted), or what the data plane says.
+ * handler interrupted, or the one that waits for this thread's work), or what the data plane says.
  */
 #include "objects.h"
 
@@ -29,19 +27,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_MS = 50, SPIN_COUNT = 20, SPIN_NS = 50000, PAUSE_NS = 2000000, WAIT_MAX_S = 86400 };
-enum { NOTHING, MUTEX, BYTE, THREAD, TIME, BUCKET };
+enum { SLICE_MS = 50, SPIN_COUNT = 20, SPIN_NS = 50000, PAUSE_NS = 2000000 };
+enum { NOTHING, MUTEX, BYTE, THREAD, BUCKET };
 
 typedef struct guard {
     PyObject_HEAD int kind;
     int which;
     int fd;
     int is_own_file; /* the descriptor is closed with the guard */
-    int64_t byte;    /* or the bucket, or the deadline that was there before */
+    int64_t byte;    /* or the bucket */
     PyObject *keep;  /* the owner of the mutex or of the table, or the threading.Lock */
     mq_control *control;
     mq_dedup *table;
     unsigned long thread;
+    int64_t number;           /* in the order of their making */
     struct guard *next, **at; /* in `held` */
 } guard;
 
@@ -56,15 +55,10 @@ static __typeof__(mq_create_file) *create_at;
 static __typeof__(mq_dedup_lock) *bucket_lock_at;
 static __typeof__(mq_dedup_unlock) *bucket_unlock_at;
 static __typeof__(mq_dedup_stripe) *stripe_at;
-static __typeof__(mq_wait_deadline) *deadline_at;
-
-/* Without a store nothing waits by it. */
-int64_t *mq_objects_wait_deadline(void) {
-    static _Thread_local int64_t own;
-    return deadline_at ? deadline_at() : &own;
-}
 
 static void list(guard *of) {
+    static int64_t last;
+    of->number = ++last;
     of->next = held;
     of->at = &held;
     if (held) held->at = &of->next;
@@ -78,19 +72,16 @@ static void unlist(guard *of) {
     of->at = NULL;
 }
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+/* See mq_objects_asker. */
+static int has(const mq_asker *asker, const guard *of) {
+    return of->thread == asker->own || (of->thread == asker->waiting && of->number <= asker->number);
 }
 
-/* Until when to wait: the caller's limit counts where it ends before. */
-static int64_t deadline_of(double seconds) {
-    if (!(seconds > 0)) seconds = 0;
-    if (seconds > WAIT_MAX_S) seconds = WAIT_MAX_S;
-    int64_t deadline = now_ns() + (int64_t)(seconds * 1e9);
-    int64_t limit = *mq_objects_wait_deadline();
-    return limit && limit < deadline ? limit : deadline;
+PyObject *mq_objects_held_here(void) {
+    unsigned long own = PyThread_get_thread_ident();
+    const guard *newest = held;
+    while (newest && newest->thread != own) newest = newest->next;
+    return Py_BuildValue("kL", own, newest ? (long long)newest->number : 0LL);
 }
 
 static int flock_byte(int fd, int64_t byte, short kind) {
@@ -118,8 +109,6 @@ static void release(guard *of) {
         PyErr_Restore(type, error, trace);
     } else if (kind == BUCKET) {
         bucket_unlock_at(of->table, of->byte);
-    } else if (kind == TIME && of->thread == PyThread_get_thread_ident()) {
-        *mq_objects_wait_deadline() = of->byte;
     }
     Py_CLEAR(of->keep);
 }
@@ -153,7 +142,7 @@ static PyObject *interrupted(guard *of) {
 }
 
 static int slice_ms(int64_t deadline) {
-    int64_t left = (deadline - now_ns() + 999999) / 1000000;
+    int64_t left = (deadline - mq_objects_now_ns() + 999999) / 1000000;
     return left > SLICE_MS ? SLICE_MS : left > 0 ? (int)left : 0;
 }
 
@@ -164,7 +153,7 @@ static PyObject *mutex(PyObject *owner, mq_control *control, mq_log *log, int wh
     made->keep = mq_objects_shared(owner);
     made->control = control;
     made->which = which;
-    int64_t deadline = deadline_of(timeout);
+    int64_t deadline = mq_objects_deadline(timeout);
     for (;;) {
         int wait_ms = slice_ms(deadline);
         int result;
@@ -177,7 +166,7 @@ static PyObject *mutex(PyObject *owner, mq_control *control, mq_log *log, int wh
             made->kind = MUTEX;
             return (PyObject *)made;
         }
-        if (result == MQ_BUSY && now_ns() < deadline) {
+        if (result == MQ_BUSY && mq_objects_now_ns() < deadline) {
             if (PyErr_CheckSignals()) return interrupted(made);
             continue;
         }
@@ -205,14 +194,14 @@ static PyObject *log_guard(PyObject *module, PyObject *args) {
     return mutex(owner, log_control_at(log), log, MQ_LOCK_APPEND, timeout, failed);
 }
 
-/* Whether this thread has the same byte of the same file, by another guard. */
+/* Whether whoever asks has the same byte of the same file, by another guard. */
 static int is_reentered(const guard *made) {
     struct stat own, others;
+    mq_asker asker = mq_objects_asker();
     if (fstat(made->fd, &own)) return 0;
     for (const guard *other = held; other; other = other->next)
-        if (other != made && other->kind == BYTE && other->thread == made->thread &&
-            other->byte == made->byte && !fstat(other->fd, &others) && own.st_ino == others.st_ino &&
-            own.st_dev == others.st_dev)
+        if (other != made && other->kind == BYTE && has(&asker, other) && other->byte == made->byte &&
+            !fstat(other->fd, &others) && own.st_ino == others.st_ino && own.st_dev == others.st_dev)
             return 1;
     return 0;
 }
@@ -227,9 +216,9 @@ static PyObject *lock(guard *made, double timeout, PyObject *failed) {
         }
         if (!deadline) {
             if (made->is_own_file && is_reentered(made)) return refused(made, failed, MQ_REENTERED);
-            deadline = deadline_of(timeout);
+            deadline = mq_objects_deadline(timeout);
         }
-        int64_t left = deadline - now_ns();
+        int64_t left = deadline - mq_objects_now_ns();
         if (left <= 0) return refused(made, failed, MQ_BUSY);
         int64_t pause = count < SPIN_COUNT ? SPIN_NS : PAUSE_NS;
         struct timespec nap = {0, pause < left ? pause : left};
@@ -297,10 +286,11 @@ static PyObject *open_guard(PyObject *module, PyObject *args) {
     return (PyObject *)made;
 }
 
-/* Whether this thread has the same lock of a thread, or of a bucket, by another guard. */
+/* Whether whoever asks has the same lock of a thread, or of a bucket, by another guard. */
 static int has_same(const guard *made, int kind) {
+    mq_asker asker = mq_objects_asker();
     for (const guard *other = held; other; other = other->next)
-        if (other->kind == kind && other->keep == made->keep && other->thread == made->thread &&
+        if (other->kind == kind && other->keep == made->keep && has(&asker, other) &&
             (kind == THREAD || stripe_at(other->byte) == stripe_at(made->byte)))
             return 1;
     return 0;
@@ -318,7 +308,7 @@ static PyObject *thread_guard(PyObject *module, PyObject *args) {
     if (got == Py_False) {
         Py_DECREF(got);
         if (has_same(made, THREAD)) return refused(made, failed, MQ_REENTERED);
-        double left = (double)(deadline_of(timeout) - now_ns()) / 1e9;
+        double left = (double)(mq_objects_deadline(timeout) - mq_objects_now_ns()) / 1e9;
         got = PyObject_CallMethod(lock, "acquire", "id", 1, left > 0 ? left : 0.0);
     }
     if (!got) return interrupted(made);
@@ -352,29 +342,10 @@ static PyObject *bucket_guard(PyObject *module, PyObject *args) {
             return (PyObject *)made;
         }
         if (result == MQ_BUSY && !deadline && has_same(made, BUCKET)) result = MQ_REENTERED;
-        if (!deadline) deadline = deadline_of(timeout);
-        if (result != MQ_BUSY || now_ns() >= deadline) return refused(made, failed, result);
+        if (!deadline) deadline = mq_objects_deadline(timeout);
+        if (result != MQ_BUSY || mq_objects_now_ns() >= deadline) return refused(made, failed, result);
         if (PyErr_CheckSignals()) return interrupted(made);
     }
-}
-
-static PyObject *time_guard(PyObject *module, PyObject *args) {
-    double seconds;
-    if (!PyArg_ParseTuple(args, "d:time_guard", &seconds)) return NULL;
-    guard *made = guard_new();
-    if (!made) return NULL;
-    int64_t *deadline = mq_objects_wait_deadline();
-    made->byte = *deadline;
-    made->kind = TIME;
-    *deadline = deadline_of(seconds);
-    return (PyObject *)made;
-}
-
-static PyObject *time_left(PyObject *module, PyObject *unused) {
-    int64_t deadline = *mq_objects_wait_deadline();
-    if (!deadline) Py_RETURN_NONE;
-    int64_t left = deadline - now_ns();
-    return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
 }
 
 /* In a forked child: files of the parent's guards, whose locks would live as long as the copies. */
@@ -406,7 +377,7 @@ static PyObject *bind_guards(PyObject *module, PyObject *args) {
     abandon_at = (__typeof__(mq_control_abandon) *)(uintptr_t)at[2];
     log_enter_at = (__typeof__(mq_log_enter) *)(uintptr_t)at[3];
     log_control_at = (__typeof__(mq_log_control) *)(uintptr_t)at[4];
-    deadline_at = (__typeof__(mq_wait_deadline) *)(uintptr_t)at[5];
+    mq_objects_bind_deadline((uintptr_t)at[5]);
     create_at = (__typeof__(mq_create_file) *)(uintptr_t)at[6];
     bucket_lock_at = (__typeof__(mq_dedup_lock) *)(uintptr_t)at[7];
     bucket_unlock_at = (__typeof__(mq_dedup_unlock) *)(uintptr_t)at[8];
@@ -434,8 +405,6 @@ static PyMethodDef functions[] = {
     {"open_guard", open_guard, METH_VARARGS, "open_guard(path, flags, make)"},
     {"thread_guard", thread_guard, METH_VARARGS, "thread_guard(lock, timeout, failed)"},
     {"bucket_guard", bucket_guard, METH_VARARGS, "bucket_guard(owner, address, bucket, timeout, failed)"},
-    {"time_guard", time_guard, METH_VARARGS, "time_guard(seconds)"},
-    {"time_left", time_left, METH_NOARGS, "Seconds for which this thread still waits for locks, or None."},
     {"close_guarded_files", close_guarded_files, METH_NOARGS, "Close them, in a forked child."},
     {"bind_guards", bind_guards, METH_VARARGS,
      "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create, bucket_lock, "

@@ -5,9 +5,9 @@
  *
  * Python looks for signals where a function of Python begins. So a signal handler may end a close() before
  * its first instruction, and what it was to close stays open. This method is in C: no instruction of Python
- * runs before the other thread is started. That one calls begin(entry, function, args, kwargs, seconds), and
- * the main thread calls wait(...) with the same arguments, which returns what the function returns. `entry`
- * is a dict that both share. An interrupt ends the wait alone.
+ * runs before the other thread is started. That one calls begin(entry, function, args, kwargs, seconds,
+ * waiter), and the main thread calls wait(...) with the same arguments, which returns what the function
+ * returns. `entry` is a dict that both share. An interrupt ends the wait alone.
  *
  * Any other thread, in which no signal handler runs, calls the function itself; the main thread too, where no
  * thread can be started. */
@@ -53,8 +53,10 @@ static PyObject *handed_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (must < 0) return NULL;
     if (!must) return PyObject_Call(function, args, kwargs);
     PyObject *seconds = PyObject_CallObject(time_left_of, NULL);
-    PyObject *all = seconds ? Py_BuildValue("{}") : NULL;
-    if (all) all = Py_BuildValue("(NOOOO)", all, function, args, kwargs ? kwargs : Py_None, seconds);
+    PyObject *waiter = seconds ? mq_objects_held_here() : NULL;
+    PyObject *all = waiter ? Py_BuildValue("{}") : NULL;
+    if (all) all = Py_BuildValue("(NOOOOO)", all, function, args, kwargs ? kwargs : Py_None, seconds, waiter);
+    Py_XDECREF(waiter);
     Py_XDECREF(seconds);
     if (!all) return NULL;
     PyObject *started = PyObject_CallFunctionObjArgs(start_new_thread, begin_in_thread, all, NULL);

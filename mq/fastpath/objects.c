@@ -10,12 +10,12 @@
  *   append_pull.c       LogHandle, and the functions bound to a queue, which make most of the others
  *   delayed_append.c    DelayedRecords: how a delayed message is stored
  *   sender.c            Sender of mq.Producer, which sends the usual message
- *   methods.c           methods in C in the place of methods in Python
  *   batch.c             passes over the messages of a batch
  *   transactions.c      HalfMessages, and the functions that store a half message or end its transaction
  *   transaction_send.c  TransactionSender of mq.TransactionProducer; Transactor, its usual transaction;
  *                       TransactionFields of mq.Transaction
  *   guards.c            locks that are given back whatever Python raises
+ *   waits.c             how long a thread waits for them, and for whom
  *   held.c              messages for a listener, as long as its consumer owns their queue
  *
  * Whatever is not the usual case is left to Python, which also raises all errors but those of memory and of
@@ -154,10 +154,60 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     return PyErr_Format(PyExc_ValueError, "nothing is called %s here", name);
 }
 
+static char *copy_of(const char *text) {
+    size_t size = strlen(text) + 1;
+    char *copy = PyMem_Malloc(size);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+/* fast_method(name, owner, text, slow_path): a method in C that takes the place of one in Python.
+ *
+ * The method of this name (see mq_fast_method) as a descriptor of `owner`, a class in Python whose base is
+ * that of the method. It is what CPython's own types have: help(), signatures, subclasses and mock find a
+ * method like any other, and a call of it makes no bound function. `text` is its __text_signature__ and
+ * documentation in the form of ml_doc. With what the method is not for it calls `slow_path`, the function in
+ * Python, as it was called itself. */
+static PyObject *fast_method(PyObject *module, PyObject *args) {
+    const char *name, *text;
+    PyObject *owner, *slow_path;
+    if (!PyArg_ParseTuple(args, "sO!sO:fast_method", &name, &PyType_Type, &owner, &text, &slow_path))
+        return NULL;
+    mq_fast_method *const methods[] = {&mq_producer_send, &mq_transaction_send, &mq_transaction_begin};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        mq_fast_method *method = methods[i];
+        if (strcmp(method->name, name) != 0) continue;
+        if (!PyType_IsSubtype((PyTypeObject *)owner, (PyTypeObject *)method->base))
+            return PyErr_Format(PyExc_TypeError, "%R is no class that has %s", owner, name);
+        PyMethodDef *definition = PyMem_Malloc(sizeof *definition); /* never given back, as types are not */
+        char *doc = copy_of(text);
+        if (!definition || !doc) {
+            PyMem_Free(definition);
+            PyMem_Free(doc);
+            return PyErr_NoMemory();
+        }
+        PyObject *old = method->slow_path;
+        method->slow_path = mq_objects_shared(slow_path);
+        Py_XDECREF(old);
+        *definition = (PyMethodDef){method->attribute, (PyCFunction)(void (*)(void))method->function,
+                                    METH_FASTCALL | METH_KEYWORDS, doc};
+        return PyDescr_NewMethod((PyTypeObject *)owner, definition);
+    }
+    return PyErr_Format(PyExc_ValueError, "no method is called %s here", name);
+}
+
+PyObject *mq_objects_call_slow_path(const mq_fast_method *method, PyObject *self, PyObject *const *args,
+                                    Py_ssize_t count, PyObject *names) {
+    descrgetfunc get = (descrgetfunc)PyType_GetSlot(Py_TYPE(method->slow_path), Py_tp_descr_get);
+    PyObject *bound = get(method->slow_path, self, (PyObject *)Py_TYPE(self));
+    if (!bound) return NULL;
+    PyObject *result = mq_objects_pass_on(bound, args, count, names);
+    Py_DECREF(bound);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
-    {"fast_method", mq_objects_fast_method, METH_VARARGS,
-     "fast_method(name, owner, text, slow_path): see methods.c"},
+    {"fast_method", fast_method, METH_VARARGS, "fast_method(name, owner, text, slow_path)"},
     {"due_ms", mq_objects_due_ms, METH_VARARGS,
      "due_ms(message, now_ns, delay_max_ms): see delayed_append.c; 0: due, below 0: beyond the limit"},
     {"slot_ms", mq_objects_slot_ms, METH_VARARGS, "slot_ms(due_ms, precision_ms): TIMER_OUT_MS"},
@@ -187,8 +237,8 @@ static int run(PyObject *module) {
     if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
         mq_objects_add_delayed(module) || mq_objects_add_sender(module) ||
         mq_objects_add_transactions(module) || mq_objects_add_transactor(module) ||
-        mq_objects_add_guards(module) || mq_objects_add_held(module) || mq_objects_add_hand_over(module) ||
-        mq_objects_add_keyed(module))
+        mq_objects_add_guards(module) || mq_objects_add_waits(module) || mq_objects_add_held(module) ||
+        mq_objects_add_hand_over(module) || mq_objects_add_keyed(module))
         return -1;
     first = mq_objects_shared(module);
     return 0;

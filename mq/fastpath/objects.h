@@ -41,7 +41,7 @@ typedef struct {
 extern mq_known mq_objects_known;
 extern PyObject *mq_delayed_type;
 
-/* A method in C: see methods.c. */
+/* A method in C: see objects.c. */
 typedef struct {
     const char *name;      /* for fast_method */
     const char *attribute; /* in its class */
@@ -121,7 +121,6 @@ PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize
  * whose method it is, it would close a cycle. */
 PyObject *mq_objects_pass_on_behind(PyObject *function, PyObject *first, PyObject *const *args,
                                     Py_ssize_t count);
-PyObject *mq_objects_fast_method(PyObject *module, PyObject *args);
 /* Call the method in Python, with what the one in C is not for. */
 PyObject *mq_objects_call_slow_path(const mq_fast_method *method, PyObject *self, PyObject *const *args,
                                     Py_ssize_t count, PyObject *names);
@@ -167,10 +166,24 @@ int mq_objects_add_transactions(PyObject *module);
 int mq_objects_add_transactor(PyObject *module);
 int mq_objects_add_guards(PyObject *module);
 int mq_objects_add_held(PyObject *module);
+int mq_objects_add_waits(PyObject *module);
 int mq_objects_add_hand_over(PyObject *module);
 int mq_objects_add_keyed(PyObject *module);
 /* Until when this thread may wait: see mq_wait_deadline. */
 int64_t *mq_objects_wait_deadline(void);
+void mq_objects_bind_deadline(uintptr_t at);
+int64_t mq_objects_now_ns(void);
+/* Until when to wait so long: the caller's limit counts where it ends before. */
+int64_t mq_objects_deadline(double seconds);
+/* Whose locks a thread waits for in vain: its own, and those that the thread which waits for its work had by
+ * then, up to a number. */
+typedef struct {
+    unsigned long own, waiting;
+    int64_t number;
+} mq_asker;
+mq_asker mq_objects_asker(void);
+/* This thread, and the number of the newest lock that it has. */
+PyObject *mq_objects_held_here(void);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
 PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args);
 PyObject *mq_objects_due_ms(PyObject *module, PyObject *args);

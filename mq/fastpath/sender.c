@@ -6,7 +6,7 @@
  *                     topics; None once it is stopped
  *       ._keyed_turns the same for messages with a dedup key, which is what their appenders take besides
  *       ._stop()      from now on everything is for the send in Python
- *       .send         see methods.c
+ *       .send         see objects.c
  *
  * `timeout` is how many seconds an append waits for a lock, at the most; with a hook in one of the lists
  * `before` and `after` no message is usual.

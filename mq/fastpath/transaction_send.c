@@ -2,7 +2,7 @@
  *
  *   class TransactionProducer(TransactionSender)
  *       ._start(transactor) called once, by __init__
- *       .send, .begin       see methods.c
+ *       .send, .begin       see objects.c
  *   Transactor(half, end, slow_path, made, commit, rollback)
  *       .begun(result)      what begin returns for a half message that was stored
  *   TransactionFields       the base of the class `made`: an undecided half message, a context manager

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from mq.errors import MQError, StoreLocked
 from mq.fastpath import (
     Guard,
+    TimeLimit,
     byte_guard,
     close_guarded_files,
     file_guard,
@@ -137,7 +138,7 @@ def _busy_here(path: Path, doing: str, result: int) -> NoReturn:
     raise StoreLocked(text, path=str(path), pid=os.getpid())
 
 
-def time_limit(seconds: float) -> Guard:
+def time_limit(seconds: float) -> TimeLimit:
     """Until when this thread waits for locks, in whatever it calls; a limit around it counts as well."""
     return time_guard(seconds)
 
