@@ -137,6 +137,25 @@ def test_ctrl_c_interrupts_a_wait(broker: LocalBroker, directory: Path) -> None:
         assert peer.send("A", 0, b"still well") == 0
 
 
+@pytest.mark.parametrize("what", ["Wait(store_of(broker), []).sleep(120.0, spin_ns=10**9)", "read()"])
+def test_ctrl_c_in_the_moment_before_a_wait_sleeps_is_not_slept_through(
+    what: str, broker: LocalBroker, directory: Path
+) -> None:
+    """That moment is a second here, in which a wait looks for news before it sleeps."""
+    with Peer(directory) as peer:
+        peer.do("from mq.store.shared import waiting; from mq.store.shared.waiting import Wait")
+        peer.do("from tests.support.insides import store_of")
+        peer.do("waiting.Wait.sleep.__kwdefaults__['spin_ns'] = 10**9")
+        peer.do(f"read = lambda: {READ.format(0, 0)}")
+        peer.post("ask", what)
+        time.sleep(0.3)
+        began = time.monotonic()
+        peer.interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            peer.answer()
+        assert time.monotonic() - began < AT_ONCE
+
+
 def test_a_signal_that_is_handled_lets_the_wait_go_on(broker: LocalBroker, directory: Path) -> None:
     with Peer(directory) as peer:
         peer.do("import signal; got = []; signal.signal(signal.SIGINT, lambda *_: got.append(1))")

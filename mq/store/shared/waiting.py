@@ -3,10 +3,14 @@
 A Wait sleeps until one of its queues has a message that is wanted, one of its words is not what was seen,
 a topic changed, its store closes, a signal came, or the time is up. It costs nothing while it sleeps, and
 a message that nobody waits for does not wake it: see native/control/wait.h.
+
+The main thread alone handles signals. One that comes in the moment before it sleeps wakes nothing, so it
+looks once a second whether there was one.
 """
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +21,7 @@ from mq.store.store import Store
 __all__ = ["WORD_COUNT_MAX", "Futex", "Position", "Wait"]
 
 SPIN_NS = 50_000  # Waking an idle processor takes some 25 µs: look that long twice before sleeping.
-WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
+WAIT_AT_ONCE, SIGNAL_SECONDS = 3600.0, 1.0  # longer waits are several; in the main thread
 MODULUS = 1 << 32
 HASHES = "i"  # as C's int32_t
 OFFSETS = "q"
@@ -65,8 +69,8 @@ class Futex:
 
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until it is not `seen`; whether it may have changed. May return early for nothing."""
-        nanoseconds = int(min(max(seconds, 0.0), WAIT_AT_ONCE) * 1e9)
-        return bool(lib.mq_word_wait(self.pointer, seen % MODULUS, nanoseconds) != lib.MQ_WORD_TIMEOUT)
+        is_over = lib.mq_word_wait(self.pointer, seen % MODULUS, _nanoseconds(seconds)) == lib.MQ_WORD_TIMEOUT
+        return not is_over
 
 
 class Wait:
@@ -136,8 +140,7 @@ class Wait:
         Anything else may be the end of the time, and may be less. Looks for spin_ns before it sleeps. Raises
         BrokerClosed, ForkedBroker.
         """
-        nanoseconds = int(min(max(seconds, 0.0), WAIT_AT_ONCE) * 1e9)
-        found = lib.mq_wait(self._store.live(), self._what, nanoseconds, spin_ns)
+        found = lib.mq_wait(self._store.live(), self._what, _nanoseconds(seconds), spin_ns)
         if found == lib.MQ_STALE:
             return None
         place = check(found, str(self._store.root))
@@ -147,3 +150,9 @@ class Wait:
     def offsets(self) -> list[int]:
         """Where each queue is looked at next: nobody wants what lies between here and where it began."""
         return self._offsets.tolist()
+
+
+def _nanoseconds(seconds: float) -> int:
+    """How long to sleep at once."""
+    is_main = threading.get_ident() == threading.main_thread().ident
+    return int(min(max(seconds, 0.0), SIGNAL_SECONDS if is_main else WAIT_AT_ONCE) * 1e9)
