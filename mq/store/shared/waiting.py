@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 from mq.store.native import check, ffi, lib
@@ -21,7 +22,8 @@ from mq.store.store import Store
 __all__ = ["WORD_COUNT_MAX", "Futex", "Position", "Wait"]
 
 SPIN_NS = 50_000  # Waking an idle processor takes some 25 µs: look that long twice before sleeping.
-WAIT_AT_ONCE, SIGNAL_SECONDS = 3600.0, 1.0  # longer waits are several; in the main thread
+WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
+SIGNAL_SECONDS = 1.0  # the same in the main thread
 MODULUS = 1 << 32
 HASHES = "i"  # as C's int32_t
 OFFSETS = "q"
@@ -69,8 +71,8 @@ class Futex:
 
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until it is not `seen`; whether it may have changed. May return early for nothing."""
-        is_over = lib.mq_word_wait(self.pointer, seen % MODULUS, _nanoseconds(seconds)) == lib.MQ_WORD_TIMEOUT
-        return not is_over
+        nanoseconds = int(_at_once(seconds) * 1e9)
+        return bool(lib.mq_word_wait(self.pointer, seen % MODULUS, nanoseconds) != lib.MQ_WORD_TIMEOUT)
 
 
 class Wait:
@@ -140,11 +142,20 @@ class Wait:
         Anything else may be the end of the time, and may be less. Looks for spin_ns before it sleeps. Raises
         BrokerClosed, ForkedBroker.
         """
-        found = lib.mq_wait(self._store.live(), self._what, _nanoseconds(seconds), spin_ns)
-        if found == lib.MQ_STALE:
-            return None
-        place = check(found, str(self._store.root))
-        return place if place < self._what.count else None
+        while True:
+            began, at_once = monotonic(), _at_once(seconds)
+            found = lib.mq_wait(self._store.live(), self._what, int(at_once * 1e9), spin_ns)
+            if found == lib.MQ_STALE:
+                return None
+            place = check(found, str(self._store.root))
+            if place < self._what.count:
+                return place
+            passed = monotonic() - began
+            if passed < at_once or passed >= seconds:
+                return None
+            # Python looks for signals where a round of a loop ends.
+            seconds -= passed
+            spin_ns = 0
 
     @property
     def offsets(self) -> list[int]:
@@ -152,7 +163,7 @@ class Wait:
         return self._offsets.tolist()
 
 
-def _nanoseconds(seconds: float) -> int:
+def _at_once(seconds: float) -> float:
     """How long to sleep at once."""
     is_main = threading.get_ident() == threading.main_thread().ident
-    return int(min(max(seconds, 0.0), SIGNAL_SECONDS if is_main else WAIT_AT_ONCE) * 1e9)
+    return min(max(seconds, 0.0), SIGNAL_SECONDS if is_main else WAIT_AT_ONCE)
