@@ -72,7 +72,7 @@ static void unlist(guard *of) {
     of->at = NULL;
 }
 
-/* See mq_objects_asker. */
+/* Whether the asker would wait in vain for this guard. */
 static int has(const mq_asker *asker, const guard *of) {
     return of->thread == asker->own || (of->thread == asker->waiting && of->number <= asker->number);
 }
@@ -194,7 +194,7 @@ static PyObject *log_guard(PyObject *module, PyObject *args) {
     return mutex(owner, log_control_at(log), log, MQ_LOCK_APPEND, timeout, failed);
 }
 
-/* Whether whoever asks has the same byte of the same file, by another guard. */
+/* Whether another guard of this thread, or of the one that waits for its work, has the same byte. */
 static int is_reentered(const guard *made) {
     struct stat own, others;
     mq_asker asker = mq_objects_asker();
@@ -286,7 +286,7 @@ static PyObject *open_guard(PyObject *module, PyObject *args) {
     return (PyObject *)made;
 }
 
-/* Whether whoever asks has the same lock of a thread, or of a bucket, by another guard. */
+/* The same for a lock among threads, or of a bucket. */
 static int has_same(const guard *made, int kind) {
     mq_asker asker = mq_objects_asker();
     for (const guard *other = held; other; other = other->next)
