@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import mq
 from mq.api.group import Claim, Membership, Subscription
+from mq.broker.groups import member_table, queue_status
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
@@ -132,6 +134,25 @@ def test_a_broker_that_closes_takes_its_members_along(directory: Path, broker: L
         left.members()
     left.leave()
     claimed(join(broker))
+
+
+@pytest.mark.parametrize("module", [member_table, queue_status], ids=lambda module: module.__name__[17:])
+def test_a_look_at_a_group_while_another_thread_closes_the_broker(
+    broker: LocalBroker, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    peers("peer", 0)
+    owner_of = module.byte_owner
+
+    def closed_meanwhile(fd: int, at: int) -> int | None:
+        owner: int | None = owner_of(fd, at)
+        broker.close()
+        return owner
+
+    group = broker.group("billing")
+    assert group.lag("orders") == 0
+    monkeypatch.setattr(module, "byte_owner", closed_meanwhile)
+    with pytest.raises(mq.BrokerClosed):
+        group.lag("orders")
 
 
 # Fork, and what shares no pids.

@@ -102,7 +102,11 @@ class LocalMembership:
         self.slot = slot
         self.place = slot.place
         self._fd = slot.fd
-        self._event = self.file.event(slot.place)
+        try:
+            self._event = self.file.event(slot.place)
+        except ValueError:  # Another thread has closed the broker.
+            self._store.closed_here(slot.fd)
+            raise self._store.refusal() from None
         self._event_seen = self._event.value
         self._news = slot.at + NEWS
 
@@ -401,6 +405,6 @@ class LocalMembership:
         self._claims = {}
 
     def _detach(self) -> None:
+        self._news = 0  # First: version() takes it after the words.
         self._counters = self._words = self.topics = EMPTY
-        self._news = 0
         self._event = Futex(bytearray(4))

@@ -58,7 +58,7 @@ class TransactionChecker:
         is_in_use: Callable[[], bool],
         event: DutyEvent,
         halves: HalfTopic,
-        commit: Callable[[str, MessageQueue, int], None],
+        commit: Callable[[str, MessageQueue, int], object],
         times: Callable[[], tuple[Rules, int]],
         clock: Callable[[], int] | None = None,
     ) -> None:

@@ -27,7 +27,7 @@ from mq.broker.transactions.check_loop import Ledger
 from mq.broker.transactions.checker import TransactionChecker, times_of
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic
 from mq.broker.transactions.producers import LocalChecker
-from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, TopicNotFound
+from mq.errors import MessageInvalid, MessageNotFound, NotPermitted, TopicNotFound
 from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.names import check_group
@@ -97,7 +97,7 @@ class LocalTransactions:
             self._is_in_use,
             DutyEvent(store),
             halves,
-            self._say_done,
+            self._commit,
             lambda: times_of(settings()),
         )
 
@@ -119,13 +119,6 @@ class LocalTransactions:
         """Whether anybody has ever used transactions here."""
         path = self._store.root / "mq" / "transactions"
         return path.exists() or self.halves.end(self.halves.halves) > 0
-
-    def _say_done(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """How far a queue is done."""
-        try:
-            self._commit(group, queue, offset)
-        except (IndexError, ValueError):  # Of a group's file that was let go of meanwhile.
-            raise BrokerClosed(f"the broker of {self._store.root} is being closed") from None
 
     # Half messages.
 

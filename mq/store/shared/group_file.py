@@ -87,6 +87,7 @@ from mq.store.shared.group_slots import (
     SLOTS_AT,
     TURN,
     clear_slot,
+    closed_memory,
     no_slot,
     place_of,
     slot_word,
@@ -280,6 +281,8 @@ class GroupFile:
         except OSError as error:
             if error.errno == 14:  # EFAULT: no room after all. Kernels that do not know how say EINVAL.
                 raise StoreFull(f"no space left for {self.path}: free some", path=str(self.path)) from error
+        except ValueError:  # Another thread has closed it.
+            raise self._store.refusal() from None
 
     def ready(self, number: int) -> None:
         """Have the slot of a queue, so that it may be touched. Raises StoreFull; NotPermitted for a queue
@@ -441,8 +444,7 @@ class GroupFile:
         """Let go of the memory, as far as nobody else looks at it."""
         self.version = Futex(bytearray(4))
         self.counters = memoryview(bytearray(64)).cast("I")
-        self.words = memoryview(bytearray(64)).cast("q")
-        self.bytes = memoryview(bytearray(64))
+        self.words, self.bytes = closed_memory(self._store.refusal)
         self.pointer = no_slot()[1]
         with suppress(BufferError):  # A consumer that was not closed still looks.
             self.memory.close()

@@ -10,7 +10,8 @@ native/control/group_slots.h, which has the rules of what is committed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from mq.fastpath import bind_slots
 from mq.store.native import ffi, lib
@@ -34,6 +35,7 @@ __all__ = [
     "TURN",
     "WANTED_BY",
     "clear_slot",
+    "closed_memory",
     "correct_slot",
     "no_slot",
     "offsets_in",
@@ -83,6 +85,32 @@ def no_slot() -> tuple[memoryview, Any]:
     pointer = ffi.new("int64_t[]", SLOT_SIZE // 8)
     pointer[TURN] = -1
     return memoryview(bytes(SLOT_SIZE)).cast("q"), pointer
+
+
+class ClosedMemory:
+    """Instead of a file that was closed, as words or as bytes: a few zeros, as of a group that nobody is in,
+    and beyond them an error. A thread may look at the file while another closes it."""
+
+    def __init__(self, items: Literal["q", "B"], refusal: Callable[[], Exception]) -> None:
+        self._head = memoryview(bytearray(64)).cast(items)
+        self._refusal = refusal
+
+    def __getitem__(self, at: int | slice) -> Any:
+        try:
+            return self._head[at]
+        except IndexError:
+            raise self._refusal() from None
+
+    def __setitem__(self, at: int | slice, value: Any) -> None:
+        try:
+            self._head[at] = value
+        except (IndexError, ValueError):  # ValueError: of a slice.
+            raise self._refusal() from None
+
+
+def closed_memory(refusal: Callable[[], Exception]) -> tuple[Any, Any]:
+    """Words and bytes of a file that was closed."""
+    return ClosedMemory("q", refusal), ClosedMemory("B", refusal)
 
 
 def slot_address(pointer: Any, at: int) -> int:
