@@ -14,7 +14,7 @@ from tests.support.cluster.shared import ROOT
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(900)]
 
-EVENT_COUNT = 2000
+EVENT_COUNT = 1000
 
 
 def test_every_event_is_accounted_for_whatever_happens_to_a_broker(tmp_path: Path) -> None:

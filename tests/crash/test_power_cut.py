@@ -7,7 +7,7 @@ After each cut holds:
     nothing torn is delivered, offsets are dense, no invariant is broken
     sending, reading, closing and opening go on
 
-MQ_POWER_ROUNDS says how many rounds there are (40 if it says nothing); round n of MQ_POWER_SEED=s makes the
+MQ_POWER_ROUNDS says how many rounds there are (24 if it says nothing); round n of MQ_POWER_SEED=s makes the
 choices of round 0 of MQ_POWER_SEED=s+n. MQ_POWER_KEPT names the directory for what a failed round leaves.
 """
 
@@ -27,7 +27,7 @@ from tests.crash.rounds import Counts, Lost, Round
 
 pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 
-ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "24"))
 SEED = int(os.environ.get("MQ_POWER_SEED", str(time.time_ns() % 1_000_000_000)))
 IMAGES = 3  # opened of each life
 

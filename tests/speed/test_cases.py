@@ -57,13 +57,14 @@ def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Re
 
 def sampled() -> Iterator[Any]:
     """All cases. Of those of a group that run Java clients the first one is in the rounds: each starts
-    several Java processes, and the others share its code. `-m scale` runs them, too."""
-    groups = set[str]()
+    several Java processes, and the others share its code. So it is with those of Spark that differ in a value
+    alone. `-m scale` runs them, too."""
+    seen = set[object]()
     for case in CASES:
-        group = case.name.partition("/")[0]
-        marks = [pytest.mark.scale] if case.tools and group in groups else []
-        if case.tools:
-            groups.add(group)
+        code = case.name.partition("/")[0] if case.tools else getattr(case.measure, "__code__", case)
+        is_slow = bool(case.tools) or "pyspark" in case.needs
+        marks = [pytest.mark.scale] if is_slow and code in seen else []
+        seen.add(code)
         yield pytest.param(case, marks=marks, id=case.name)
 
 
