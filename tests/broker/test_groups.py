@@ -24,6 +24,7 @@ import pytest
 import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.broker.groups import member_table, queue_status
+from mq.broker.groups.member_table import MemberTable
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
@@ -136,7 +137,7 @@ def test_a_broker_that_closes_takes_its_members_along(directory: Path, broker: L
     claimed(join(broker))
 
 
-@pytest.mark.parametrize("module", [member_table, queue_status], ids=lambda module: module.__name__[17:])
+@pytest.mark.parametrize("module", [member_table, queue_status], ids=["members", "owners"])
 def test_a_look_at_a_group_while_another_thread_closes_the_broker(
     broker: LocalBroker, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch, module: ModuleType
 ) -> None:
@@ -153,6 +154,28 @@ def test_a_look_at_a_group_while_another_thread_closes_the_broker(
     monkeypatch.setattr(module, "byte_owner", closed_meanwhile)
     with pytest.raises(mq.BrokerClosed):
         group.lag("orders")
+
+
+def test_a_join_while_another_thread_closes_the_broker(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once while there is room made for the group, and once when its place is taken."""
+    populate, enter = GroupFile._populate, MemberTable.enter
+
+    def closed_before(file: GroupFile, start: int, size: int) -> None:
+        file.close()
+        populate(file, start, size)
+
+    def closed_behind(table: MemberTable, *arguments: Any) -> int | None:
+        place = enter(table, *arguments)
+        table.file.close()
+        return place
+
+    for owner, name, late in ((GroupFile, "_populate", closed_before), (MemberTable, "enter", closed_behind)):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, late)
+            with pytest.raises(mq.BrokerClosed):
+                join(broker)
 
 
 # Fork, and what shares no pids.
